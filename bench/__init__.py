@@ -1,0 +1,1 @@
+"""What Holdfast costs, and what this machine could do at best."""

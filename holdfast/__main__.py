@@ -1,0 +1,23 @@
+"""`python -m holdfast`, and the `holdfast` command.
+
+The fast path: `--version` costs hardly more than the interpreter itself, so nothing
+is imported up here but sys.
+"""
+
+import sys
+
+from holdfast import __version__
+
+
+def main() -> int:
+    """Run the command line; returns the exit code."""
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        sys.stdout.write(f"holdfast {__version__}\n")
+        return 0
+    from holdfast.cli import command  # noqa: PLC0415  start-up budget
+
+    return command.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Who may come in: key, Host, Origin, and the shape of every answer.
+
+There are two doors to the same routes. The network's asks for the key and looks at
+Host and Origin, because a browser on this machine can be made to send requests. The
+operator's is a unix socket that only the operator can open, and asks for nothing.
+
+Whatever goes wrong inside, the answer is the JSON error object, and never a trace.
+"""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from math import ceil
+from urllib.parse import parse_qsl
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from multidict import CIMultiDict
+
+from holdfast.core.intents import Principal
+from holdfast.errors import JournalUnavailable, Refused
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+PRINCIPAL: web.AppKey[Principal] = web.AppKey("principal", Principal)
+
+OPEN_ROUTES = frozenset({"/health", "/v1/health"})
+LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_TOKEN_PARAMETERS = frozenset({"token", "api_key", "apikey", "key", "access_token", "auth"})
+
+_SECURITY = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_CORS = {
+    "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
+    "Access-Control-Expose-Headers": "Idempotency-Replayed, Retry-After",
+    "Access-Control-Max-Age": "600",
+    "Vary": "Origin",
+}
+
+# Refusals that are not simply the caller's bad request.
+_STATUS = {
+    "run_not_found": 404,
+    "run_ended": 404,
+    "session_not_found": 404,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "approval_not_active": 409,
+    "approval_not_pending": 409,
+    "run_not_accepting_steer": 409,
+    "idempotency_key_conflict": 409,
+    "body_too_large": 413,
+    "unsupported_media_type": 415,
+    "queue_full": 429,
+    "gateway_starting": 503,
+    "gateway_draining": 503,
+}
+
+
+class ErrorBody(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorEnvelope(msgspec.Struct):
+    """What every refusal looks like."""
+
+    error: ErrorBody
+
+
+def json_response(
+    value: object, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    """A JSON answer."""
+    fields = {"Content-Type": "application/json"}
+    if headers:
+        fields.update(headers)
+    return web.Response(body=msgspec.json.encode(value), status=status, headers=fields)
+
+
+def error_response(
+    status: int,
+    code: str,
+    message: str,
+    param: str | None = None,
+    retry_after_s: float | None = None,
+) -> web.Response:
+    """A refusal, in the one form they all have."""
+    if status >= 500:
+        name = "server_error"
+    elif status == 429:
+        name = "rate_limit_error"
+    else:
+        name = "invalid_request_error"
+    headers = {"x-should-retry": "false"} if status == 409 else {}
+    if retry_after_s is not None:
+        headers["Retry-After"] = str(ceil(retry_after_s))
+    return json_response(ErrorEnvelope(ErrorBody(message, name, param, code)), status, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How requests get in here, and as whom."""
+
+    principal: Principal
+    key_hash: bytes = b""  # empty: the operator's own door
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    def refusal(self, request: web.Request) -> web.Response | None:
+        """Why this request may not come in; None if it may."""
+        if not self.key_hash:
+            return None
+        if _host_name(request.host) not in self.hosts:
+            return error_response(
+                421,
+                "unknown_host",
+                "This server does not go by that Host. See gateway.allowed_hosts.",
+            )
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in self.origins:
+            return error_response(
+                403,
+                "origin_not_allowed",
+                "This Origin is not allowed. See gateway.allowed_origins.",
+            )
+        if request.query_string and _has_token(request.query_string):
+            return error_response(
+                400,
+                "key_in_url",
+                "Keys do not belong into URLs, where they get logged. Send it as "
+                "`Authorization: Bearer …` and replace this one if it was real.",
+            )
+        if request.path in OPEN_ROUTES or (request.method == "OPTIONS" and origin is not None):
+            return None
+        if not self._knows(request.headers.get("Authorization", "")):
+            return error_response(401, "invalid_api_key", "Invalid API key")
+        return None
+
+    def _knows(self, authorization: str) -> bool:
+        scheme, _, token = authorization.partition(" ")
+        given = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+        return hmac.compare_digest(given, self.key_hash) and scheme.lower() == "bearer"
+
+
+def key_hash(key: str) -> bytes:
+    """What a door keeps of its key."""
+    return sha256(key.encode()).digest()
+
+
+def _host_name(host: str) -> str:
+    name = host[: host.rindex("]") + 1] if host.startswith("[") and "]" in host else host
+    return name.partition(":")[0].lower() if not name.startswith("[") else name
+
+
+def _has_token(query: str) -> bool:
+    return any(name.lower() in _TOKEN_PARAMETERS for name, _ in parse_qsl(query, max_num_fields=99))
+
+
+def guard(door: Door) -> Middleware:
+    """The one middleware: the door first, then the handler, and every error in its form."""
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            if (refusal := door.refusal(request)) is not None:
+                return refusal
+            if request.method == "OPTIONS":
+                return web.Response(status=204)
+            return await handler(request)
+        except Refused as refused:
+            return error_response(
+                _STATUS.get(refused.code, 400),
+                refused.code,
+                str(refused),
+                refused.param,
+                refused.retry_after_s,
+            )
+        except JournalUnavailable as down:
+            return error_response(
+                503, "journal_unavailable", str(down), retry_after_s=down.retry_after_s or 5
+            )
+        except web.HTTPException as error:
+            return _http_error(request, error)
+        except ValueError as error:  # what aiohttp makes of a request it cannot read
+            return error_response(400, "bad_request", f"The request cannot be read: {error}")
+
+    return guarded
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = error_response(
+            405, "method_not_allowed", f"{request.method} is not possible here; {allowed} is."
+        )
+        response.headers["Allow"] = allowed
+        return response
+    if error.status == 404:
+        return error_response(404, "not_found", "There is no such route. See /openapi.json.")
+    if error.status == 413:
+        return error_response(413, "body_too_large", "The body is too large.")
+    return error_response(error.status, "bad_request", error.reason)
+
+
+def headers_of(door: Door) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Adds the security and CORS headers to every response, errors and streams included."""
+
+    async def add(request: web.Request, response: web.StreamResponse) -> None:
+        fields: CIMultiDict[str] = response.headers
+        fields.update(_SECURITY)
+        if (origin := request.headers.get("Origin")) is not None and origin in door.origins:
+            fields.update(_CORS)
+            fields["Access-Control-Allow-Origin"] = origin
+
+    return add

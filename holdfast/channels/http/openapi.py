@@ -1,0 +1,211 @@
+"""The OpenAPI document, made from the types that requests are checked by."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.channels.http.bodies import ApprovalRequest, RunRequest, SteerRequest
+from holdfast.channels.http.door import ErrorEnvelope
+from holdfast.channels.http.wire import UsageObject
+
+_JSON = "application/json"
+_STATUSES = [
+    "queued",
+    "running",
+    "waiting_for_approval",
+    "stopping",
+    "completed",
+    "failed",
+    "cancelled",
+]
+_RUN_ID = {"name": "run_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+class RunObject(msgspec.Struct, omit_defaults=True):
+    """A run's status."""
+
+    object: str
+    run_id: str
+    status: str
+    created_at: float
+    updated_at: float
+    session_id: str
+    model: str
+    last_event: str | None
+    output: str = ""
+    usage: UsageObject | None = None
+    error: str = ""
+    error_code: str = ""
+
+
+class Started(msgspec.Struct):
+    """The answer to POST /v1/runs."""
+
+    run_id: str
+    status: str
+
+
+class RunList(msgspec.Struct):
+    object: str
+    data: list[RunObject]
+    has_more: bool
+
+
+class Steered(msgspec.Struct):
+    object: str
+    run_id: str
+    accepted: bool
+
+
+class Approved(msgspec.Struct):
+    object: str
+    run_id: str
+    choice: str
+    resolved: int
+
+
+class AnyObject(msgspec.Struct):
+    """An object whose fields are described in the documentation."""
+
+
+_TYPES = (
+    RunRequest,
+    SteerRequest,
+    ApprovalRequest,
+    ErrorEnvelope,
+    RunObject,
+    Started,
+    RunList,
+    Steered,
+    Approved,
+    AnyObject,
+)
+
+
+def document(version: str) -> dict[str, Any]:
+    """The whole document."""
+    _, components = msgspec.json.schema_components(
+        _TYPES, ref_template="#/components/schemas/{name}"
+    )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Holdfast", "version": version},
+        "security": [{"key": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _paths() -> dict[str, Any]:
+    run = [_RUN_ID]
+    return {
+        "/health": {"get": _operation("How it is", AnyObject) | {"security": []}},
+        "/v1/health": {"get": _operation("How it is", AnyObject) | {"security": []}},
+        "/health/detailed": {"get": _operation("How it is, in detail", AnyObject, errors=(503,))},
+        "/openapi.json": {"get": _operation("This document", AnyObject)},
+        "/v1/capabilities": {"get": _operation("What this server can do", AnyObject)},
+        "/v1/models": {"get": _operation("The configured model", AnyObject)},
+        "/v1/runs": {
+            "post": _operation(
+                "Start a run",
+                Started,
+                status=202,
+                body=RunRequest,
+                parameters=[_header("Idempotency-Key")],
+                errors=(409, 429, 503),
+            ),
+            "get": _operation("List runs, newest first", RunList, parameters=_list_parameters()),
+        },
+        "/v1/runs/{run_id}": {"get": _operation("A run's status", RunObject, parameters=run)},
+        "/v1/runs/{run_id}/events": {"get": _events()},
+        "/v1/runs/{run_id}/stop": {
+            "post": _operation("Stop a run", Started, parameters=run, errors=(503,))
+        },
+        "/v1/runs/{run_id}/steer": {
+            "post": _operation(
+                "Add guidance to a live run",
+                Steered,
+                body=SteerRequest,
+                parameters=run,
+                errors=(409, 503),
+            )
+        },
+        "/v1/runs/{run_id}/approval": {
+            "post": _operation(
+                "Answer an approval", Approved, body=ApprovalRequest, parameters=run, errors=(409,)
+            )
+        },
+        "/api/sessions/{session_id}/messages": {
+            "get": _operation("A session's transcript", AnyObject, parameters=[_SESSION_ID])
+        },
+    }
+
+
+def _operation(
+    summary: str,
+    answer: type[msgspec.Struct],
+    *,
+    status: int = 200,
+    body: type[msgspec.Struct] | None = None,
+    parameters: list[dict[str, Any]] | None = None,
+    errors: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    possible = {400, 401, 403, 421, *errors}
+    if parameters:
+        possible.add(404)
+    if body is not None:
+        possible |= {413, 415}
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "parameters": parameters or [],
+        "responses": {
+            str(status): {"description": "OK", "content": _content(answer)},
+            **{str(s): _error() for s in sorted(possible)},
+        },
+    }
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(body)}
+    return operation
+
+
+def _events() -> dict[str, Any]:
+    after = {"name": "after", "in": "query", "schema": {"type": "integer", "minimum": 0}}
+    operation = _operation(
+        "Follow a run: server-sent events, each with the id to come back with",
+        AnyObject,
+        parameters=[_RUN_ID, after, _header("Last-Event-ID")],
+    )
+    operation["responses"]["200"] = {
+        "description": "The run's events, ending after its last",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+    operation["responses"]["204"] = {"description": "Nothing follows the given number"}
+    return operation
+
+
+def _list_parameters() -> list[dict[str, Any]]:
+    def parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "in": "query", "schema": schema}
+
+    return [
+        parameter("status", {"type": "string", "enum": _STATUSES}),
+        parameter("session_id", {"type": "string"}),
+        parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}),
+        parameter("after", {"type": "string"}),
+    ]
+
+
+def _header(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "schema": {"type": "string"}}
+
+
+def _content(of: type[msgspec.Struct]) -> dict[str, Any]:
+    return {_JSON: {"schema": {"$ref": f"#/components/schemas/{of.__name__}"}}}
+
+
+def _error() -> dict[str, Any]:
+    return {"description": "Refused, and why", "content": _content(ErrorEnvelope)}

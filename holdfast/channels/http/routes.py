@@ -1,0 +1,218 @@
+"""The routes and their handlers. Handlers own no work: they call the front door and read.
+
+A handler that is cancelled because its client went away undoes nothing.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from holdfast.channels.http import bodies, wire
+from holdfast.channels.http.bodies import ApprovalRequest, RunRequest, SteerRequest
+from holdfast.channels.http.door import json_response
+from holdfast.channels.http.openapi import document
+from holdfast.channels.http.stream import stream_events
+from holdfast.core.intents import Answer, Principal, Steer, Stop
+from holdfast.core.run import Status
+from holdfast.core.types import RequestId
+from holdfast.errors import Refused
+from holdfast.gateway import Gateway, RunQuery
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_CHOICES = {
+    "once": "once",
+    "approve": "once",
+    "approved": "once",
+    "allow": "once",
+    "session": "session",
+    "always": "always",
+    "deny": "deny",
+}
+
+# A status of the API → the statuses of the run it stands for.
+_STATUSES = {
+    "queued": {Status.QUEUED, Status.INTERRUPTED},
+    "running": {Status.RUNNING},
+    "stopping": {Status.QUEUED, Status.RUNNING, Status.WAITING, Status.INTERRUPTED},
+    "waiting_for_approval": {Status.WAITING},
+    "completed": {Status.COMPLETED},
+    "failed": {Status.FAILED},
+    "cancelled": {Status.CANCELLED},
+}
+
+
+class Routes:
+    """The handlers of one door."""
+
+    def __init__(self, gateway: Gateway, by: Principal, body_limit: int) -> None:
+        self._gateway = gateway
+        self._by = by
+        self._body_limit = body_limit
+
+    def table(self) -> list[tuple[str, str, Handler]]:
+        """Method, path, handler: the whole API."""
+        return [
+            ("GET", "/health", self.health),
+            ("GET", "/v1/health", self.health),
+            ("GET", "/health/detailed", self.health_detailed),
+            ("GET", "/openapi.json", self.openapi),
+            ("GET", "/v1/capabilities", self.capabilities),
+            ("GET", "/v1/models", self.models),
+            ("GET", "/v1/models/{model_id:.+}", self.model),
+            ("POST", "/v1/runs", self.start_run),
+            ("GET", "/v1/runs", self.list_runs),
+            ("GET", "/v1/runs/{run_id}", self.run),
+            ("GET", "/v1/runs/{run_id}/events", self.events),
+            ("POST", "/v1/runs/{run_id}/stop", self.stop),
+            ("POST", "/v1/runs/{run_id}/steer", self.steer),
+            ("POST", "/v1/runs/{run_id}/approval", self.approval),
+            ("GET", "/api/sessions/{session_id}/messages", self.messages),
+        ]
+
+    async def start_run(self, request: web.Request) -> web.Response:
+        raw = await bodies.read_body(request, self._body_limit)
+        body = bodies.decode(raw, RunRequest)
+        key = request.headers.get("Idempotency-Key")
+        reply = await self._gateway.send(bodies.submit_of(body, self._by, raw, key))
+        headers = {"Idempotency-Replayed": "true"} if reply.replayed else None
+        return json_response({"run_id": reply.run_id, "status": "started"}, 202, headers)
+
+    async def list_runs(self, request: web.Request) -> web.Response:
+        asked = request.query
+        limit = asked.get("limit", "20")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= 100):
+            raise Refused("invalid_request", "`limit` must be 1 to 100.", param="limit")
+        if (status := asked.get("status")) is not None and status not in _STATUSES:
+            known = ", ".join(_STATUSES)
+            raise Refused("invalid_request", f"`status` must be one of {known}.", param="status")
+        query = RunQuery(
+            status=frozenset(_STATUSES[status]) if status else frozenset(),
+            session_id=bodies.session_id(asked["session_id"]) if "session_id" in asked else None,
+            limit=int(limit),
+            after=bodies.checked_run_id(asked["after"]) if "after" in asked else None,
+        )
+        views, more = await self._gateway.runs(self._by, query)
+        data = [wire.run_object(v) for v in views]
+        if status is not None:
+            data = [run for run in data if run["status"] == status]
+        return json_response({"object": "list", "data": data, "has_more": more})
+
+    async def run(self, request: web.Request) -> web.Response:
+        return json_response(
+            wire.run_object(await self._gateway.run(self._by, bodies.run_id(request)))
+        )
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        run_id, after = bodies.run_id(request), bodies.cursor(request)
+        view = await self._gateway.run(self._by, run_id)
+        if view.ended_seq is not None and after >= view.ended_seq:
+            return web.Response(status=204)
+        async with self._gateway.follow(self._by, run_id, after) as batches:
+            return await stream_events(request, batches)
+
+    async def stop(self, request: web.Request) -> web.Response:
+        run_id = bodies.run_id(request)
+        await self._gateway.send(Stop(self._by, run_id, "Stop requested via API"))
+        return json_response({"run_id": run_id, "status": "stopping"})
+
+    async def steer(self, request: web.Request) -> web.Response:
+        run_id = bodies.run_id(request)
+        raw = await bodies.read_body(request, self._body_limit)
+        words = bodies.words(bodies.decode(raw, SteerRequest).input)
+        await self._gateway.send(Steer(self._by, run_id, words))
+        return json_response({"object": "hermes.run.steer", "run_id": run_id, "accepted": True})
+
+    async def approval(self, request: web.Request) -> web.Response:
+        run_id = bodies.run_id(request)
+        raw = await bodies.read_body(request, self._body_limit)
+        body = bodies.decode(raw, ApprovalRequest)
+        choice = _CHOICES.get(body.choice.strip().lower())
+        if choice is None:
+            raise Refused(
+                "invalid_approval_choice",
+                "`choice` must be one of once, session, always, deny.",
+                param="choice",
+            )
+        request_id = None if body.request_id is None else RequestId(body.request_id)
+        reply = await self._gateway.send(
+            Answer(self._by, run_id, choice, request_id, bodies.truth(body.all))
+        )
+        return json_response(
+            {
+                "object": "hermes.run.approval_response",
+                "run_id": run_id,
+                "choice": reply.choice,
+                "resolved": reply.resolved,
+            }
+        )
+
+    async def messages(self, request: web.Request) -> web.Response:
+        session_id = bodies.session_id(request.match_info["session_id"])
+        messages = await self._gateway.messages(self._by, session_id)
+        data = [wire.message_object(m) for m in messages]
+        return json_response(
+            {"object": "list", "session_id": session_id, "data": data, "has_more": False}
+        )
+
+    async def health(self, request: web.Request) -> web.Response:
+        health = self._gateway.health()
+        status = "ok" if health.ready else health.status
+        return json_response({"status": status, "version": health.version})
+
+    async def health_detailed(self, request: web.Request) -> web.Response:
+        health = self._gateway.health()
+        return json_response(
+            {
+                "status": "ok" if health.ready else "degraded",
+                "version": health.version,
+                "uptime_s": health.uptime_s,
+                "checks": {"process": health.status, "journal": health.journal},
+                "model": health.model,
+                "runs": {
+                    "running": health.running,
+                    "queued": health.queued,
+                    "waiting": health.waiting,
+                },
+                "loop_lag_ms": health.loop_lag_ms,
+            },
+            200 if health.ready else 503,
+        )
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return json_response(document(self._gateway.health().version))
+
+    async def models(self, request: web.Request) -> web.Response:
+        data = [_model_object(self._gateway.health().model)]
+        return json_response({"object": "list", "data": data})
+
+    async def model(self, request: web.Request) -> web.Response:
+        known = self._gateway.health().model
+        if request.match_info["model_id"] != known:
+            raise Refused("model_not_found", f"There is no such model; {known} is configured.")
+        return json_response(_model_object(known))
+
+    async def capabilities(self, request: web.Request) -> web.Response:
+        return json_response(
+            {
+                "object": "hermes.api_server.capabilities",
+                "model": self._gateway.health().model,
+                "features": {
+                    "runs": True,
+                    "run_events": True,
+                    "run_events_resume": True,
+                    "run_stop": True,
+                    "run_steer": True,
+                    "run_approval": False,
+                    "idempotency_key": True,
+                    "late_delivery": False,
+                    "chat_completions": False,
+                    "responses": False,
+                },
+                "endpoints": [f"{method} {path}" for method, path, _ in self.table()],
+            }
+        )
+
+
+def _model_object(model: str) -> dict[str, object]:
+    return {"id": model, "object": "model", "created": 0, "owned_by": "holdfast"}

@@ -1,0 +1,51 @@
+"""Server-sent events: one frame, one write; a slow reader is cut, a run never waits."""
+
+import anyio
+from aiohttp import web
+
+from holdfast.channels.http import wire
+from holdfast.core.events import TERMINAL
+from holdfast.gateway import Batches
+
+STALL_S = 30.0  # how long one write may take
+_SURE = 32 * 1024  # a write that leaves less than this buffered cannot block
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache, no-transform",
+    "X-Accel-Buffering": "no",
+}
+
+
+async def stream_events(request: web.Request, batches: Batches) -> web.StreamResponse:
+    """Write the run's records as they come, to its last or until the reader is cut."""
+    response = web.StreamResponse(headers=_HEADERS)
+    await response.prepare(request)
+    prelude = wire.RETRY
+    async for batch in batches:
+        data = b"".join(map(wire.frame, batch)) if batch else wire.KEEP_ALIVE
+        over = bool(batch) and isinstance(batch[-1].fact, TERMINAL)
+        data = prelude + data + (wire.STREAM_CLOSED if over else b"")
+        prelude = b""
+        if data and not await _write(request, response, data):
+            return response
+    return response
+
+
+async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> bool:
+    """Whether it could be written; a reader that takes too long is cut."""
+    transport = request.transport
+    if transport is None:
+        return False
+    try:
+        if transport.get_write_buffer_size() + len(data) < _SURE:
+            await response.write(data)
+            return True
+        with anyio.move_on_after(STALL_S) as limit:
+            await response.write(data)
+        if limit.cancelled_caught:
+            transport.abort()
+            return False
+    except ConnectionError:
+        return False
+    return True

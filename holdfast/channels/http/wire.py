@@ -1,0 +1,164 @@
+"""Facts and folds in, the words of the runs API out. Other words are mapped here only."""
+
+import msgspec
+
+from holdfast.core.call import CallSettled, CallStarted, Outcome
+from holdfast.core.events import MessageDelta, ReasoningDelta, Record
+from holdfast.core.inbox import InputAdmitted, Mode
+from holdfast.core.messages import Assistant, Message, ToolResult
+from holdfast.core.run import (
+    MessageVoided,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    Status,
+)
+from holdfast.core.types import Fact, Usage, kind
+from holdfast.gateway import RunView
+
+STREAM_CLOSED = b": stream closed\n\n"
+KEEP_ALIVE = b": keepalive\n\n"
+RETRY = b"retry: 2000\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+_LAST_EVENT = {
+    "call.started": "tool.started",
+    "call.settled": "tool.completed",
+    "message.void": "message.void",
+    "run.started": "run.started",
+    "run.resumed": "run.resumed",
+    "run.completed": "run.completed",
+    "run.failed": "run.failed",
+    "run.cancelled": "run.cancelled",
+}
+
+
+class UsageObject(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+def usage_object(usage: Usage) -> UsageObject:
+    """Tokens, as the API counts them."""
+    return UsageObject(usage.input_tokens, usage.output_tokens, usage.total_tokens)
+
+
+def status_of(view: RunView) -> str:
+    """The run's status in the API's words."""
+    if view.status.final:
+        return view.status
+    if view.stopping:
+        return "stopping"
+    match view.status:
+        case Status.WAITING:
+            return "waiting_for_approval" if view.waiting_for_approval else "running"
+        case Status.RUNNING:
+            return "running"
+        case _:
+            return "queued"
+
+
+def run_object(view: RunView) -> dict[str, object]:
+    """The run's status object."""
+    body: dict[str, object] = {
+        "object": "hermes.run",
+        "run_id": view.run_id,
+        "status": status_of(view),
+        "created_at": view.created_at,
+        "updated_at": view.updated_at,
+        "session_id": view.session_id,
+        "model": view.model,
+        "last_event": _LAST_EVENT.get(view.last_event),
+    }
+    match view.ending:
+        case RunCompleted(output=output):
+            body["output"] = output
+        case RunFailed(error=error, code=code):
+            body["error"] = error
+            body["error_code"] = code
+        case _:
+            pass
+    if view.status.final:
+        body["usage"] = usage_object(view.usage)
+    return body
+
+
+def message_object(message: Message) -> dict[str, object]:
+    """One message of a transcript."""
+    match message:
+        case Assistant(text=text, calls=calls):
+            body: dict[str, object] = {"role": "assistant", "content": text}
+            if calls:
+                body["tool_calls"] = [
+                    {
+                        "id": c.call_id,
+                        "type": "function",
+                        "function": {"name": c.tool, "arguments": c.arguments},
+                    }
+                    for c in calls
+                ]
+            return body
+        case ToolResult(call_id=call_id, text=text):
+            return {"role": "tool", "tool_call_id": call_id, "content": text}
+        case _:
+            return {"role": message.__struct_config__.tag, "content": message.text}
+
+
+def frame(record: Record) -> bytes:
+    """The record as one SSE frame; empty if the API has no word for it."""
+    fact = record.fact
+    if type(fact) is MessageDelta or type(fact) is ReasoningDelta:
+        return b'id: %d\ndata: {"event":"%s","run_id":"%s","timestamp":%.6f,"seq":%d,"turn":%d,"delta":%s}\n\n' % (
+            record.seq,
+            kind(fact).encode(),
+            fact.run_id.encode(),
+            record.at,
+            record.seq,
+            fact.turn,
+            _encode(fact.text),
+        )  # fmt: skip
+    body = _event(fact)
+    if body is None:
+        return b""
+    name, fields = body
+    run_id: str = fact.run_id  # type: ignore[attr-defined]  # every fact with a frame has one
+    event = {"event": name, "run_id": run_id, "timestamp": record.at, "seq": record.seq, **fields}
+    return b"id: %d\ndata: %s\n\n" % (record.seq, _encode(event))
+
+
+def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    match fact:
+        case RunStarted():
+            return "run.started", {}
+        case RunResumed(cause=cause):
+            return "run.resumed", {"reason": cause or "woken"}
+        case InputAdmitted(mode=Mode.STEER, text=text):
+            return "run.steered", {"input": text}
+        case MessageVoided(turn=turn, reason=reason):
+            return "message.void", {"turn": turn, "reason": reason}
+        case CallStarted():
+            return "tool.started", {
+                "tool": fact.tool,
+                "preview": fact.preview,
+                "call_id": fact.call_id,
+            }
+        case CallSettled():
+            return "tool.completed", {
+                "tool": fact.tool,
+                "call_id": fact.call_id,
+                "duration": fact.duration_s,
+                "error": fact.outcome is not Outcome.OK,
+                "outcome": fact.outcome,
+            }
+        case RunCompleted():
+            return "run.completed", {"output": fact.output, "usage": usage_object(fact.usage)}
+        case RunFailed():
+            return "run.failed", {"error": fact.error, "code": fact.code}
+        case RunCancelled():
+            return "run.cancelled", {"reason": fact.reason}
+        case _:
+            return None

@@ -1,0 +1,233 @@
+"""The terminal's way to the front door: HTTP over the owner's unix socket, always.
+
+If an owner serves the home, we are its client. Only if nobody owns the home do we take
+the lock, start the engine in this process and go through the same socket. An owner may
+go at any moment, killed or not: whoever is left takes over, and a run that is being
+followed goes on from the last event seen, without gap or repeat. A submission carries
+an Idempotency-Key, so asking again after a lost answer makes no second run. Where there
+is neither an answer nor a lock to take (an owner that starts, stops or hangs), we say
+so, try for a few seconds and give up with exit code 75; no terminal ever hangs.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from holdfast.app import SOCKET, Lock, embedded, take_lock
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.wire import (
+    TERMINAL,
+    Accepted,
+    Event,
+    Frame,
+    Passing,
+    Runs,
+    RunStatus,
+    Submission,
+    refusal,
+)
+from holdfast.config import Config
+
+PATIENCE_S = 10.0
+POLL_S = 0.1
+LEAVE_S = 12.0  # more than the engine allows itself for its own way down
+SILENCE_S = 45.0  # the stream sends a comment every 15 s: three missed ones are a dead owner
+
+_LOST = (aiohttp.ClientError, TimeoutError, OSError)
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def connect(
+    config: Config, say: Callable[[str], None], patience_s: float = PATIENCE_S
+) -> AsyncIterator["Client"]:
+    """A client for as long as the block lasts; `say` tells the user why it waits."""
+    async with anyio.create_task_group() as tasks:
+        host = _Host(config, tasks)
+        connector = aiohttp.UnixConnector(str(config.home / SOCKET), limit=0)
+        try:
+            async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
+                yield Client(config, http, host, say, patience_s)
+        finally:
+            # Before the task group hears of an error: the engine is to end, not to be cut.
+            with anyio.move_on_after(LEAVE_S, shield=True):
+                await host.stop()
+
+
+class _Host:
+    """The engine inside this process, if it comes to that: a task of its own holds it."""
+
+    def __init__(self, config: Config, tasks: TaskGroup) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._leaving = anyio.Event()
+        self._ended: anyio.Event | None = None
+
+    async def start(self, lock: Lock) -> None:
+        """Embed the engine; returns when it serves the socket."""
+        self._ended = anyio.Event()
+        await self._tasks.start(self._embed, lock, self._ended)
+
+    async def stop(self) -> None:
+        """End it, if there is one; what it was doing stays resumable."""
+        self._leaving.set()
+        if self._ended is not None:
+            await self._ended.wait()
+
+    async def _embed(
+        self, lock: Lock, ended: anyio.Event, *, task_status: TaskStatus[None]
+    ) -> None:
+        try:
+            async with embedded(self._config, lock):
+                task_status.started()
+                await self._leaving.wait()
+        finally:
+            ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The front door, whoever serves it. Made by `connect`."""
+
+    config: Config
+    http: aiohttp.ClientSession
+    host: _Host
+    say: Callable[[str], None]
+    patience_s: float
+
+    async def submit(self, submission: Submission) -> str:
+        """Hand in words; returns the id of the run they have become, for good."""
+        headers = {"Idempotency-Key": secrets.token_hex(16)}
+        accepted = await self._ask("POST", "/v1/runs", Accepted, submission, headers)
+        return accepted.run_id
+
+    async def status(self, run_id: str) -> RunStatus:
+        """The run as it stands."""
+        return await self._ask("GET", _path(run_id), RunStatus)
+
+    async def runs(self) -> tuple[RunStatus, ...]:
+        """The latest runs, newest first."""
+        return (await self._ask("GET", "/v1/runs", Runs)).data
+
+    async def stop(self, run_id: str) -> None:
+        """Ask for the run's end. Raises `NotFound` if it has ended already."""
+        await self._ask("POST", _path(run_id) + "/stop", dict)
+
+    async def follow(self, run_id: str) -> AsyncGenerator[Frame, None]:
+        """The run's events from first to last, whoever owns the home meanwhile."""
+        after = 0
+        deadline: float | None = None
+        while True:
+            try:
+                async with aclosing(self._stream(run_id, after)) as frames:
+                    async for frame in frames:
+                        after, deadline = frame.event.seq, None
+                        yield frame
+                        if frame.event.event in TERMINAL:
+                            return
+            except _LOST:
+                pass  # the owner is gone, or cut us off: go on where we were
+            if deadline is None:
+                deadline = anyio.current_time() + self.patience_s
+            await self._pause(deadline)
+            await self._find_owner(deadline)
+
+    async def _stream(self, run_id: str, after: int) -> AsyncGenerator[Frame, None]:
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self.patience_s, sock_read=SILENCE_S
+        )
+        headers = {"Last-Event-ID": str(after)}
+        path = _path(run_id) + "/events"
+        async with self.http.get(path, headers=headers, timeout=timeout) as response:
+            if response.status != 200:
+                refused = refusal(response.status, await response.read())
+                if isinstance(refused, Passing):
+                    return
+                raise refused
+            # Not by lines: aiohttp limits their length, and an answer may be long.
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n\n")
+                for raw in whole:
+                    for line in raw.split(b"\n"):
+                        if line.startswith(b"data:"):
+                            data = line[5:].strip()
+                            yield Frame(msgspec.json.decode(data, type=Event), data.decode())
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: Submission | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> T:
+        deadline = anyio.current_time() + self.patience_s
+        options: dict[str, Any] = {"headers": headers or {}}
+        if body is not None:
+            options["data"] = msgspec.json.encode(body)
+            options["headers"] |= {"Content-Type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=self.patience_s)
+        lost = False
+        while True:
+            try:
+                async with self.http.request(method, path, timeout=timeout, **options) as response:
+                    content = await response.read()
+            except _LOST:
+                if lost:
+                    await self._pause(deadline)
+                lost = True
+                await self._find_owner(deadline)
+                continue
+            if response.status < 300:
+                return msgspec.json.decode(content, type=kind)
+            refused = refusal(response.status, content)
+            if not isinstance(refused, Passing):
+                raise refused
+            await self._pause(deadline)
+
+    async def _find_owner(self, deadline: float) -> None:
+        """Return when somebody serves the door: an owner, or we ourselves."""
+        said = False
+        while True:
+            lock = take_lock(self.config.home)
+            if lock is not None:
+                await self.host.start(lock)
+                return
+            if await self.is_served():
+                return
+            if not said:
+                self.say("whoever owns the home is starting or stopping; waiting for it …")
+                said = True
+            await self._pause(deadline)
+
+    async def is_served(self) -> bool:
+        """Whether somebody answers at the door right now."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=1.0)
+            async with self.http.get("/health", timeout=timeout) as response:
+                return response.status < 500
+        except _LOST:
+            return False
+
+    async def _pause(self, deadline: float) -> None:
+        if anyio.current_time() >= deadline:
+            raise Exit(
+                Code.TRY_AGAIN,
+                f"the home {self.config.home} is owned by a process that does not answer; "
+                "try again, or end it if it hangs",
+            )
+        await anyio.sleep(POLL_S)
+
+
+def _path(run_id: str) -> str:
+    return f"/v1/runs/{quote(run_id, safe='')}"

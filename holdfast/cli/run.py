@@ -1,0 +1,173 @@
+"""`holdfast run`: one run, its answer on stdout as it is written, its end as exit code.
+
+Ctrl-C asks the run to stop and waits for its end; a second one leaves at once.
+"""
+
+import argparse
+import os
+import select
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from holdfast import config as configuration
+from holdfast import observe
+from holdfast.cli import workspace
+from holdfast.cli.client import Client, connect
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.screen import JsonLines, Plain, Screen
+from holdfast.cli.wire import Event, NotFound, Submission, WorkspaceFixed
+from holdfast.config import Config
+
+T = TypeVar("T")
+Signals = AsyncIterator[signal.Signals]
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A submission, and whether its workspace was named or is merely where we stand."""
+
+    submission: Submission
+    insists: bool
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do one run."""
+    config = load(args)
+    errand = prepare(args, config, _words(args.words))
+    screen: Screen = JsonLines() if args.json else Plain()
+    return anyio.run(_run, config, errand, screen)
+
+
+def load(args: argparse.Namespace) -> Config:
+    """The configuration for a command that may have to start the engine itself."""
+    config = configuration.from_process({"model": args.model} if args.model else {})
+    observe.setup("warning", config.home / observe.CLI_LOG)
+    return config
+
+
+def prepare(args: argparse.Namespace, config: Config, text: str) -> Errand:
+    """What `args` ask for."""
+    where = workspace.choose(config, args.workspace, confirmed=bool(args.yes))
+    submission = Submission(
+        input=text,
+        workspace=str(where),
+        session_id=args.session or "",
+        instructions=args.instructions or "",
+        model=args.model or "",
+    )
+    return Errand(submission, insists=args.workspace is not None)
+
+
+def _words(words: list[str]) -> str:
+    """What to do: the arguments, then whatever comes through the pipe."""
+    said = " ".join(w for w in words if w != "-")
+    # Arguments that are no UTF-8 come as lone surrogates, which no JSON may hold.
+    said = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    piped = sys.stdin is not None and not sys.stdin.isatty()
+    context = _read_stdin(waiting=bool(said)) if "-" in words or piped else ""
+    text = "\n\n".join(part for part in (said, context) if part.strip())
+    if not text:
+        raise Exit(Code.USAGE, 'nothing to do: say what, like: holdfast run "list the files here"')
+    return text
+
+
+def _read_stdin(*, waiting: bool) -> str:
+    if waiting and not select.select([sys.stdin], [], [], 1.0)[0]:
+        print("… reading stdin to its end (give < /dev/null if there is none)", file=sys.stderr)
+    return sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\n")
+
+
+async def _run(config: Config, errand: Errand, screen: Screen) -> int:
+    async with connect(config, screen.note) as client:
+        with anyio.open_signal_receiver(signal.SIGINT) as signals:
+            run_id = await unless_interrupted(signals, lambda: submit(client, errand, screen))
+            if run_id is None:
+                raise Exit(Code.INTERRUPTED, "interrupted before the run was accepted")
+            return await follow(client, run_id, screen, signals)
+
+
+async def submit(client: Client, errand: Errand, screen: Screen) -> str:
+    """Hand in the words and say what the user should know about the model; the run's id."""
+    submission = errand.submission
+    try:
+        run_id = await client.submit(submission)
+    except WorkspaceFixed as refusal:
+        if errand.insists:
+            raise
+        screen.note(f"not here: {refusal}")
+        run_id = await client.submit(msgspec.structs.replace(submission, workspace=""))
+    used = (await client.status(run_id)).model
+    if used.partition("/")[0] == "offline":
+        screen.note("no model is configured: only plain commands work; see: holdfast doctor")
+    elif submission.model and not f"/{submission.model}".endswith(f"/{used}"):
+        screen.note(f"the gateway does not serve {submission.model}; it uses {used}")
+    return run_id
+
+
+async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) -> Code:
+    """Show the run to its end; Ctrl-C stops it."""
+    stopped = anyio.Event()
+    ending: Event | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_on_signal, client, run_id, screen, signals, stopped)
+        async with aclosing(client.follow(run_id)) as frames:
+            async for frame in frames:
+                screen.show(frame)
+                ending = frame.event
+        tasks.cancel_scope.cancel()
+    return _code(ending, stopped=stopped.is_set())
+
+
+async def _stop_on_signal(
+    client: Client, run_id: str, screen: Screen, signals: Signals, stopped: anyio.Event
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        async for _ in signals:
+            if stopped.is_set():
+                screen.note(f"left run {run_id}; to see how it ends: holdfast runs {run_id}")
+                sys.stdout.flush()
+                os._exit(Code.INTERRUPTED)  # at once: whatever still hangs must not hold us
+            stopped.set()
+            screen.note("stopping … (Ctrl-C again leaves at once)")
+            tasks.start_soon(_stop, client, run_id)
+
+
+async def _stop(client: Client, run_id: str) -> None:
+    try:
+        await client.stop(run_id)
+    except NotFound:
+        pass  # it was faster; its own end comes through `follow`
+
+
+def _code(ending: Event | None, *, stopped: bool) -> Code:
+    match ending:
+        case Event(event="run.completed"):
+            return Code.OK
+        case Event(event="run.cancelled") if stopped:
+            return Code.INTERRUPTED
+        case Event(event="run.failed", code="model_rejected"):
+            return Code.REJECTED
+        case _:
+            return Code.FAILED
+
+
+async def unless_interrupted(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
+    """What `work` returns, or None if Ctrl-C comes first."""
+    result: T | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def leave() -> None:
+            await anext(signals)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(leave)
+        result = await work()
+        tasks.cancel_scope.cancel()
+    return result

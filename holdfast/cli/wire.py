@@ -1,0 +1,97 @@
+"""What the terminal reads and writes at the front door, as far as it needs it."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.cli.exits import Code, Exit
+
+TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})
+_PASSING = frozenset({"gateway_draining", "gateway_starting"})
+
+
+class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `POST /v1/runs` takes."""
+
+    input: str
+    workspace: str = ""
+    session_id: str = ""
+    instructions: str = ""
+    model: str = ""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    run_id: str
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """What we read of a run's status object."""
+
+    run_id: str
+    status: str
+    session_id: str
+    model: str
+    created_at: float
+
+
+class Runs(msgspec.Struct, frozen=True):
+    data: tuple[RunStatus, ...]
+
+
+class Event(msgspec.Struct, frozen=True):
+    """What we read of an event; each kind fills its own fields."""
+
+    event: str
+    run_id: str
+    seq: int
+    delta: str = ""
+    output: str = ""
+    tool: str = ""
+    preview: str = ""
+    reason: str = ""
+    code: str = ""
+    error: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An event, and the line of JSON it came as."""
+
+    event: Event
+    line: str
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = ""
+    code: str | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Error
+
+
+class NotFound(Exit):
+    """There is no such run, or it is over."""
+
+
+class WorkspaceFixed(Exit):
+    """The session works in another directory and stays there."""
+
+
+class Passing(Exit):
+    """Refused for a moment only."""
+
+
+def refusal(status: int, content: bytes) -> Exit:
+    """What a refused request means for the command."""
+    try:
+        error = msgspec.json.decode(content, type=_Refusal).error
+    except msgspec.DecodeError:
+        error = _Error(f"the server answered {status}")
+    if error.code in _PASSING:
+        return Passing(Code.TRY_AGAIN, error.message)
+    if status == 404:
+        return NotFound(Code.FAILED, error.message)
+    if error.code == "workspace_fixed":
+        return WorkspaceFixed(Code.USAGE, error.message)
+    return Exit(Code.TRY_AGAIN if status in (429, 503) else Code.FAILED, error.message)

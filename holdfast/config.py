@@ -1,0 +1,487 @@
+"""The configuration: read once, checked whole, frozen. The only reader of the environment.
+
+A value comes from a flag, else the environment, else `config.toml` in the home, else
+its default; where it came from is kept beside it. Nothing is guessed: a key nobody
+knows, or a value of the wrong kind, is `Misconfigured` in one line that names the
+place, the key and what to write instead. The types below are the whole list of keys.
+Nothing is created here but the API key, at its first need.
+"""
+
+import difflib
+import json
+import os
+import secrets
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.core.session import OnStart
+from holdfast.errors import Misconfigured
+
+PROVIDERS = ("openai", "scripted", "offline")
+DEFAULT_OPENAI_MODEL = "gpt-5-mini"
+FILE = "config.toml"
+KEY_FILE = "api_key"
+
+# What the environment may set, and the key it sets.
+ENVIRONMENT = MappingProxyType(
+    {
+        "HOLDFAST_MODEL": "model",
+        "OPENAI_BASE_URL": "openai.base_url",
+        "OPENAI_API_KEY": "openai.api_key",
+        "HOLDFAST_API_KEY": "gateway.api_key",
+        "HOLDFAST_PORT": "gateway.port",
+    }
+)
+
+_SOCKET_ROOM = 103 - len("/run/front.sock")  # what the system leaves for a socket's address
+
+
+class Secret:
+    """A text that must not be seen: printing or formatting it shows stars."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The text itself. Every use of this word is a place to look at twice."""
+        return self._value
+
+    def __repr__(self) -> str:  # type: ignore[explicit-override]  # typing.override is 3.12
+        return "********"
+
+
+_LINE = r"^[^\x00-\x1f\x7f]+$"
+_VISIBLE = r"^[\x21-\x7e]+$"
+
+Text = Annotated[str, Meta(pattern=_LINE, description="a text in quotes")]
+Url = Annotated[
+    str,
+    Meta(pattern=r"^https?://[\x21-\x7e]+$", description="an address with http:// or https://"),
+]
+Count = Annotated[int, Meta(ge=1, le=2**31, description="a whole number, at least 1")]
+Size = Annotated[int, Meta(ge=0, le=2**31, description="a whole number, 0 or more")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
+Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds, 0 to 86400")]
+Hours = Annotated[int, Meta(ge=24, le=2**16, description="a whole number of hours, at least 24")]
+Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
+Directories = Annotated[
+    tuple[Annotated[str, Meta(pattern="^/")], ...],
+    Meta(description="a list of absolute directories"),
+]
+Policy = Annotated[OnStart, Meta(description='"resume", "wait" or "suspend"')]
+Level = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    Meta(description='"debug", "info", "warning" or "error"'),
+]
+ProviderKey = Annotated[
+    Secret | None,
+    Meta(description="a text of visible characters", extra={"pattern": _VISIBLE}),
+]
+OwnKey = Annotated[
+    Secret | None,
+    Meta(description="at least 16 visible characters", extra={"pattern": r"^[\x21-\x7e]{16,}$"}),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAI:
+    """Where an OpenAI-compatible server is, and how long it may be silent."""
+
+    base_url: Url = "https://api.openai.com/v1"
+    api_key: ProviderKey = None
+    stall_s: Seconds = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """The HTTP door, and who may come through it."""
+
+    host: Text = "127.0.0.1"
+    port: Port = 8642
+    api_key: OwnKey = None  # None: generated at first need, see `api_key`
+    allowed_hosts: Texts = ()
+    allowed_origins: Texts = ()
+    drain_s: Seconds = 0.0
+    workspace_roots: Directories = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one process takes on."""
+
+    running: Count = 1_024
+    queued: Count = 10_000
+    turns: Count = 90
+    model_attempts: Count = 5
+    body_mb: Count = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What happens at start to a run that was cut."""
+
+    on_start: Policy = OnStart.RESUME
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """How much room the journal keeps, and for how long it keeps deltas."""
+
+    low_water_mb: Size = 64
+    ballast_mb: Size = 4
+    retention_h: Hours = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """How much is said on the way."""
+
+    level: Level = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that can be set, as it is set."""
+
+    home: Path
+    user_home: Path
+    model: Text = ""  # "provider/name"; after `load` never empty
+    plugins: Texts = ()  # modules with more tools
+    openai: OpenAI = field(default_factory=OpenAI)
+    gateway: Gateway = field(default_factory=Gateway)
+    limits: Limits = field(default_factory=Limits)
+    recovery: Recovery = field(default_factory=Recovery)
+    journal: Journal = field(default_factory=Journal)
+    log: Log = field(default_factory=Log)
+    model_reason: str = ""  # one line: why this model
+    origins: Mapping[str, str] = field(default_factory=dict)  # key → where its value is from
+
+    @property
+    def provider(self) -> str:
+        """What stands before the slash of `model`."""
+        return self.model.partition("/")[0]
+
+    @property
+    def model_name(self) -> str:
+        """What stands after it: the provider's own name of the model."""
+        return self.model.partition("/")[2] or self.provider
+
+    @property
+    def file(self) -> Path:
+        return self.home / FILE
+
+
+_SECTIONS: Mapping[str, type] = MappingProxyType(
+    {
+        "openai": OpenAI,
+        "gateway": Gateway,
+        "limits": Limits,
+        "recovery": Recovery,
+        "journal": Journal,
+        "log": Log,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What is known about one key."""
+
+    type: Any
+    meta: Meta
+    default: object
+
+
+def _settings() -> Mapping[str, _Setting]:
+    found: dict[str, _Setting] = {}
+    for prefix, owner in (("", Config), *_SECTIONS.items()):
+        hints = get_type_hints(owner, include_extras=True)
+        for entry in fields(owner):
+            meta = next(iter(getattr(hints[entry.name], "__metadata__", ())), None)
+            if meta is not None:
+                key = f"{prefix}.{entry.name}" if prefix else entry.name
+                found[key] = _Setting(hints[entry.name], meta, entry.default)
+    return MappingProxyType(found)
+
+
+SETTINGS = _settings()
+
+_EXAMPLES = MappingProxyType(
+    {
+        "model": "openai/gpt-5-mini",
+        "plugins": ["my_tools"],
+        "openai.api_key": "sk-…",
+        "gateway.api_key": "<at least 16 characters>",
+        "gateway.allowed_hosts": ["holdfast.example.org"],
+        "gateway.allowed_origins": ["https://app.example.org"],
+        "gateway.workspace_roots": ["/srv/work"],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as somebody wrote it, and where."""
+
+    value: object
+    origin: str
+    written: str  # the name it goes by there
+
+    @property
+    def is_text(self) -> bool:
+        """Flags and the environment know no types: a number comes as its digits."""
+        return not self.origin.endswith(FILE)
+
+
+def from_process(overrides: Mapping[str, str]) -> Config:
+    """The configuration of this process; `overrides` are the flags, by key."""
+    return load(os.environ, overrides)
+
+
+def process_home() -> Path:
+    """The home of this process, whatever may be wrong in it."""
+    return find_home(os.environ)
+
+
+def debugging() -> bool:
+    """Whether somebody wants to see our traces (HOLDFAST_DEBUG=1)."""
+    return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
+
+
+def find_home(environ: Mapping[str, str]) -> Path:
+    """HOLDFAST_HOME, else ~/.holdfast; absolute."""
+    user = _user_home(environ)
+    given = environ.get("HOLDFAST_HOME") or "~/.holdfast"
+    if given == "~" or given.startswith("~/"):
+        return user / given[2:]
+    return Path(os.path.abspath(given))
+
+
+def _user_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or os.path.expanduser("~"))
+
+
+def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
+    """Read and check everything. Raises `Misconfigured` at the first thing that is wrong."""
+    home = find_home(environ)
+    _check_home(home)
+    given = _from_file(home / FILE)
+    for name, key in ENVIRONMENT.items():
+        value = environ.get(name)
+        if value or (value is not None and key == "gateway.api_key"):
+            given[key] = _Given(value, f"environment {name}", name)
+    for key, value in overrides.items():
+        given[key] = _Given(value, "flag", f"--{key.rpartition('.')[2]}")
+    values: dict[str, Any] = {
+        k: _read(k, given[k]) if k in given else s.default for k, s in SETTINGS.items()
+    }
+    origins = {k: given[k].origin if k in given else "default" for k in SETTINGS}
+    model, reason = _choose_model(given, values)
+    return Config(
+        home=home,
+        user_home=_user_home(environ),
+        model=model,
+        plugins=values["plugins"],
+        **{name: kind(**_section(name, values)) for name, kind in _SECTIONS.items()},
+        model_reason=reason,
+        origins=MappingProxyType(origins),
+    )
+
+
+def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    prefix = name + "."
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _check_home(home: Path) -> None:
+    other = "set HOLDFAST_HOME to a directory that you own"
+    if len(os.fsencode(home)) > _SOCKET_ROOM:
+        raise Misconfigured(
+            f"the home {home} has too long a path for a socket",
+            f"set HOLDFAST_HOME to one of at most {_SOCKET_ROOM} bytes",
+        )
+    try:
+        there = next(p for p in (home, *home.parents) if p.exists())
+    except OSError as error:
+        raise Misconfigured(f"the home {home} cannot be used: {error.strerror}", other) from None
+    if not there.is_dir():
+        what = "is a file" if there == home else f"lies below {there}, which is a file"
+        raise Misconfigured(f"the home {home} {what}", other)
+    if not os.access(there, os.W_OK | os.X_OK):
+        what = "is not writable" if there == home else f"cannot be made: {there} is not writable"
+        raise Misconfigured(f"the home {home} {what}", other)
+
+
+def _from_file(path: Path) -> dict[str, _Given]:
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError:
+        raise Misconfigured(f"{path} is not UTF-8 text", "save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise Misconfigured(f"{path} is not TOML: {error}", "mend that line") from None
+    except OSError as error:
+        raise Misconfigured(
+            f"{path} cannot be read: {error.strerror}", "make it a file that you can read"
+        ) from None
+    origin = str(path)
+    given: dict[str, _Given] = {}
+    for key, value in _flatten(path, document):
+        if key not in SETTINGS:
+            raise _unknown(path, key)
+        given[key] = _Given(value, origin, f"{path}: {key}")
+    return given
+
+
+def _flatten(path: Path, document: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if name not in _SECTIONS:
+            inner = next(iter(value), "") if isinstance(value, dict) else ""
+            if isinstance(value, dict) and name not in SETTINGS:
+                raise _unknown(path, f"{name}.{inner}" if inner else name)
+            yield name, value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
+        else:
+            raise Misconfigured(f"{path}: {name} is a section", f"write [{name}] on its own line")
+
+
+def _unknown(path: Path, key: str) -> Misconfigured:
+    close = difflib.get_close_matches(key, SETTINGS, n=1, cutoff=0.6)
+    if not close:  # the right name in the wrong section, or the section itself misspelt
+        last = key.rpartition(".")[2]
+        close = [k for k in SETTINGS if k.rpartition(".")[2] == last][:1]
+    if close:
+        return Misconfigured(f"{path}: unknown key {key}", f"did you mean {_line(close[0])}?")
+    section = key.partition(".")[0]
+    known = [k for k in SETTINGS if k.startswith(section + ".")] or [
+        *(k for k in SETTINGS if "." not in k),
+        *(f"[{s}]" for s in _SECTIONS),
+    ]
+    return Misconfigured(f"{path}: unknown key {key}", f"known are {', '.join(known)}")
+
+
+def _line(key: str) -> str:
+    """How `key` is written in the file, with a value that works."""
+    example = _EXAMPLES.get(key, SETTINGS[key].default)
+    section, _, name = key.rpartition(".")
+    where = f" under [{section}]" if section else " above the first section"
+    return f"{name} = {json.dumps(example, ensure_ascii=False)}{where}"
+
+
+def _read(key: str, given: _Given) -> Any:
+    setting = SETTINGS[key]
+    if setting.meta.extra:
+        return _read_secret(key, given, setting.meta.extra["pattern"])
+    try:
+        return msgspec.convert(given.value, setting.type, strict=not given.is_text)
+    except msgspec.ValidationError:
+        shown = json.dumps(given.value, ensure_ascii=False, default=str)
+        shown = shown if len(shown) <= 60 else shown[:59] + "…"
+        raise Misconfigured(f"{given.written} is {shown}", _instead(key, given)) from None
+
+
+def _read_secret(key: str, given: _Given, pattern: str) -> Secret:
+    try:
+        return Secret(msgspec.convert(given.value, Annotated[str, Meta(pattern=pattern)]))
+    except msgspec.ValidationError:
+        what = "is empty" if given.value == "" else "is not usable as a key"
+        if isinstance(given.value, str) and 0 < len(given.value) < 16 and key == "gateway.api_key":
+            what = "is too short"
+        raise Misconfigured(f"{given.written} {what}", _instead(key, given)) from None
+
+
+def _instead(key: str, given: _Given) -> str:
+    said = SETTINGS[key].meta.description
+    if given.is_text:
+        example = _EXAMPLES.get(key, SETTINGS[key].default)
+        return f"it must be {said}, like {example}"
+    return f"it must be {said}; write {_line(key)}"
+
+
+def _choose_model(given: Mapping[str, _Given], values: Mapping[str, Any]) -> tuple[str, str]:
+    """Which model, and the line that says why. The first hit wins."""
+    if "model" in given:
+        return _check_model(given["model"], values["model"]), f"set by {given['model'].origin}"
+    if "openai.api_key" in given:
+        model = f"openai/{DEFAULT_OPENAI_MODEL}"
+        return model, f"there is a key in {given['openai.api_key'].origin} and no model is named"
+    if "openai.base_url" in given:
+        origin = given["openai.base_url"].origin
+        return "openai/default", (
+            f'there is a server in {origin} and no model is named, so it is asked for "default"'
+        )
+    return "offline", "no model is configured: set HOLDFAST_MODEL, or OPENAI_API_KEY"
+
+
+def _check_model(given: _Given, model: str) -> str:
+    provider, _, name = model.partition("/")
+    known = ", ".join(PROVIDERS)
+    if provider not in PROVIDERS:
+        meant = f"openai/{model}" if "/" not in model else f"openai/{name}"
+        raise Misconfigured(
+            f'{given.written} is "{model}" and there is no provider "{provider}"',
+            f"known are {known}; write provider/name, like {meant}",
+        )
+    if not name and provider != "offline":
+        raise Misconfigured(
+            f'{given.written} is "{model}" and names no model',
+            f"write provider/name, like {provider}/{DEFAULT_OPENAI_MODEL}",
+        )
+    return model
+
+
+def shown(config: Config) -> Iterator[tuple[str, object, str]]:
+    """Every key with its value and its origin. Secrets stay masked."""
+    for key in SETTINGS:
+        section, _, name = key.rpartition(".")
+        owner = getattr(config, section) if section else config
+        yield key, getattr(owner, name), config.origins[key]
+
+
+def api_key(config: Config) -> Secret:
+    """The key of the HTTP door: the given one, else the generated one, made at first need.
+
+    Safe against others who do the same at the same time: whoever links first wins, and
+    nobody ever sees half a key.
+    """
+    if config.gateway.api_key is not None:
+        return config.gateway.api_key
+    path = config.home / KEY_FILE
+    try:
+        if not path.exists():
+            _create_key(path)
+        value = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(
+            f"{path} cannot be used: {error}", "make it a file of your own with mode 0600"
+        ) from None
+    if len(value) < 16:
+        raise Misconfigured(f"{path} holds no key of 16 characters", "delete it for a new one")
+    return Secret(value)
+
+
+def _create_key(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".api_key.")  # mode 0600, O_EXCL
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # somebody was faster: theirs is the key
+    finally:
+        os.unlink(draft)

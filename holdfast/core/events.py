@@ -1,0 +1,73 @@
+"""Everything that can have happened: the union of the machines' facts.
+
+A `Record` is a fact with its place: which stream, which number, when. Deltas are
+facts too, but nothing is ever decided by them: they are merged before they get a
+number, kept in a table of their own and forgotten after their retention.
+"""
+
+from typing import NamedTuple
+
+from holdfast.core import approval, call, delivery, inbox, run, session
+from holdfast.core.types import Fact, RunId
+
+
+class MessageDelta(Fact, tag="message.delta"):
+    run_id: RunId
+    turn: int
+    text: str
+
+
+class ReasoningDelta(Fact, tag="reasoning.delta"):
+    run_id: RunId
+    turn: int
+    text: str
+
+
+Delta = MessageDelta | ReasoningDelta
+
+Event = (
+    session.Event
+    | inbox.Event
+    | run.RunQueued
+    | run.Event
+    | call.Event
+    | approval.ApprovalRequested
+    | approval.Event
+    | delivery.Event
+)
+
+# What somebody acts upon as soon as it is recorded: it must survive a power cut.
+ACTED_UPON: frozenset[type[Fact]] = frozenset(
+    {
+        inbox.InputAdmitted,
+        call.CallStarted,
+        call.CallCleared,
+        run.StopAsked,
+        run.RunCompleted,
+        run.RunFailed,
+        run.RunCancelled,
+        approval.ApprovalRequested,
+        approval.ApprovalGranted,
+        approval.ApprovalDenied,
+        delivery.SendStarted,
+        delivery.SendAccepted,
+    }
+)
+
+
+TERMINAL = (run.RunCompleted, run.RunFailed, run.RunCancelled)
+
+
+class Record(NamedTuple):
+    """A fact, where it stands, and when it was written."""
+
+    stream: int
+    seq: int
+    at: float
+    fact: Fact
+
+
+def run_of(fact: Fact) -> RunId | None:
+    """The run a fact speaks of, if it speaks of one."""
+    run_id: RunId | None = getattr(fact, "run_id", None)
+    return run_id

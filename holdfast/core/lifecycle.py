@@ -1,0 +1,108 @@
+"""The process: the way up, the way down, and what it says to whoever started it.
+
+There is no state that a killed process leaves behind: every start is a recovery,
+and a shutdown is a crash with courtesy. These statuses live in memory, tell the
+health page the truth and decide what may be accepted: only `ready` takes new work;
+`draining` still answers what was accepted before.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.errors import IllegalTransition
+
+
+class Status(StrEnum):
+    STARTING = "starting"
+    RECOVERING = "recovering"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+    @property
+    def final(self) -> bool:
+        return self is Status.STOPPED
+
+
+class Change(StrEnum):
+    JOURNAL_OPENED = "journal opened"
+    RECOVERED = "recovered"
+    STOP_ASKED = "stop asked"
+    ENDED = "ended"
+
+
+class Reason(StrEnum):
+    """Why the process ends."""
+
+    STOP = "stop"  # somebody asked, or it has done what it was started for
+    RESTART = "restart"
+    MISCONFIGURED = "misconfigured"
+    BROKEN = "broken"  # an internal error: the supervisor should start it again
+
+
+class Supervisor(StrEnum):
+    NONE = "none"
+    SYSTEMD = "systemd"
+    LAUNCHD = "launchd"
+
+
+S, V, R, D = Status.STARTING, Status.RECOVERING, Status.READY, Status.DRAINING
+
+# The whole machine. docs/state-machines.md is drawn from this table.
+TRANSITIONS: dict[tuple[Status, Change], Status] = {
+    (S, Change.JOURNAL_OPENED): V,
+    (S, Change.STOP_ASKED): D,
+    (S, Change.ENDED): Status.STOPPED,
+    (V, Change.RECOVERED): R,
+    (V, Change.STOP_ASKED): D,
+    (V, Change.ENDED): Status.STOPPED,
+    (R, Change.STOP_ASKED): D,
+    (R, Change.ENDED): Status.STOPPED,
+    (D, Change.STOP_ASKED): D,
+    (D, Change.ENDED): Status.STOPPED,
+}
+
+
+def evolve(status: Status, change: Change) -> Status:
+    """What `change` means while the process is `status`."""
+    try:
+        return TRANSITIONS[status, change]
+    except KeyError:
+        raise IllegalTransition(f"{change} while the process is {status}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Do not take it; say why and that it is worth another try."""
+
+    code: str
+    message: str
+
+
+def decide(status: Status) -> Admit | Decline:
+    """Whether new work may be accepted now. Total."""
+    match status:
+        case Status.READY:
+            return Admit()
+        case Status.STARTING | Status.RECOVERING:
+            return Decline("gateway_starting", "The gateway is starting. Try again in a moment.")
+        case _:  # draining, stopped
+            return Decline(
+                "gateway_draining",
+                "The gateway is shutting down and takes no new work. Try again after it is back.",
+            )
+
+
+def exit_code(reason: Reason, supervisor: Supervisor) -> int:
+    """What the process returns: 0 stopped, 75 start me again, 78 mend the config, 70 our fault."""
+    if reason is Reason.RESTART and supervisor is Supervisor.LAUNCHD:
+        return 75
+    return _EXIT_CODES[reason]
+
+
+_EXIT_CODES = {Reason.STOP: 0, Reason.RESTART: 0, Reason.MISCONFIGURED: 78, Reason.BROKEN: 70}

@@ -1,0 +1,250 @@
+"""The session: one conversation, its queue of runs, and how it comes back.
+
+A session's unfinished runs go one after the other, in the order they were queued.
+A run that a restart, a shutdown or a crash cut leaves a *mark* (why and when); only
+a run that completes clears it. A session that is *suspended* begins afresh with its
+next input: the old transcript stays readable, the model no longer reads it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import inbox, run
+from holdfast.core.inbox import Input, InputAdmitted
+from holdfast.core.run import Run, RunQueued
+from holdfast.core.types import Fact, InputId, RunId, SessionKey
+from holdfast.errors import IllegalTransition
+
+
+class Status(StrEnum):
+    OPEN = "open"
+    SUSPENDED = "suspended"
+
+    @property
+    def final(self) -> bool:
+        return False
+
+
+class OnStart(StrEnum):
+    """What to do at start with a run that was cut."""
+
+    RESUME = "resume"
+    WAIT = "wait"
+    SUSPEND = "suspend"
+
+
+class SessionOpened(Fact, tag="session.opened"):
+    session_id: str
+    workspace: str
+    platform: str
+
+
+class SessionSuspended(Fact, tag="session.suspended"):
+    reason: str
+
+
+class SessionReset(Fact, tag="session.reset"):
+    """From here on the model reads a fresh conversation."""
+
+    reason: str
+
+
+Event = SessionOpened | SessionSuspended | SessionReset
+
+P, S = Status.OPEN, Status.SUSPENDED
+
+# The whole machine. docs/state-machines.md is drawn from this table.
+TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
+    (P, SessionOpened): P,
+    (P, SessionSuspended): S,
+    (P, SessionReset): P,
+    (S, SessionSuspended): S,
+    (S, SessionReset): P,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A run of this session was cut and none has completed since."""
+
+    cause: run.Cause
+    reason: str
+    at: float
+
+
+class Session(msgspec.Struct, frozen=True):
+    key: SessionKey
+    workspace: str = ""
+    platform: str = ""
+    status: Status = Status.OPEN
+    suspended_for: str = ""
+    mark: Mark | None = None
+    inputs: Mapping[InputId, Input] = msgspec.field(default_factory=dict)  # not yet read
+    runs: Mapping[RunId, Run] = msgspec.field(default_factory=dict)  # unfinished, in order
+    ended: Run | None = None  # the run that ended last
+
+
+def evolve(session: Session, event: Fact, at: float) -> Session:
+    """What `event` means for `session`, its inputs and its runs."""
+    match event:
+        case SessionOpened() | SessionSuspended() | SessionReset():
+            return _evolve_own(session, event)
+        case RunQueued():
+            if event.run_id in session.runs:
+                raise IllegalTransition(f"RunQueued for run {event.run_id}, which is open")
+            runs = {**session.runs, event.run_id: run.queue(event, at)}
+            return replace(session, runs=runs)
+        case InputAdmitted():
+            session = replace(session, inputs={**session.inputs, event.input_id: Input(event)})
+            known = event.run_id in session.runs
+            return _evolve_run(session, event.run_id, event, at) if known else session
+        case inbox.InputRefused() if event.run_id not in session.runs:
+            return _evolve_input(session, event)  # it never got a run
+        case inbox.InputPromoted() | inbox.InputSuperseded() | inbox.InputRefused():
+            return _evolve_run(_evolve_input(session, event), event.run_id, event, at)
+        case _ if isinstance(event, _RUN_EVENTS):
+            return _evolve_run(session, event.run_id, event, at)
+        case _:  # deltas, approvals, deliveries: they have machines of their own
+            return session
+
+
+_RUN_EVENTS = run.Event.__args__
+
+
+def _evolve_own(session: Session, event: Event) -> Session:
+    try:
+        status = TRANSITIONS[session.status, type(event)]
+    except KeyError:
+        raise IllegalTransition(
+            f"{type(event).__name__} while session {session.key.session_id} is {session.status}"
+        ) from None
+    match event:
+        case SessionOpened():
+            return replace(session, workspace=event.workspace, platform=event.platform)
+        case SessionSuspended():
+            reason = session.suspended_for or event.reason
+            return replace(session, status=status, suspended_for=reason)
+        case _:  # SessionReset
+            return replace(session, status=status, suspended_for="", mark=None)
+
+
+def _evolve_input(session: Session, event: inbox.Event) -> Session:
+    entry = session.inputs.get(event.input_id)
+    if entry is None:
+        raise IllegalTransition(f"{type(event).__name__} for input {event.input_id}, not waiting")
+    inbox.evolve(entry, event)
+    inputs = dict(session.inputs)
+    del inputs[event.input_id]
+    return replace(session, inputs=inputs)
+
+
+def _evolve_run(session: Session, run_id: RunId, event: run.Event, at: float) -> Session:
+    before = session.runs.get(run_id)
+    if before is None:
+        raise IllegalTransition(f"{type(event).__name__} for run {run_id}, which is not open")
+    after = run.evolve(before, event, at)
+    session = recall(session, event)
+    runs = dict(session.runs)
+    if after.status.final:
+        del runs[run_id]
+        return replace(session, runs=runs, ended=after)
+    runs[run_id] = after
+    return replace(session, runs=runs)
+
+
+def recall(session: Session, event: Fact) -> Session:
+    """What a fact of any run, also one that has ended, means for the mark of `session`."""
+    if isinstance(event, run.RunInterrupted):
+        return replace(session, mark=Mark(event.cause, event.reason, event.cut_at))
+    if isinstance(event, run.RunCompleted):
+        return replace(session, mark=None)
+    return session
+
+
+def current(session: Session) -> Run | None:
+    """The run whose turn it is: the first unfinished one."""
+    return next(iter(session.runs.values()), None)
+
+
+def unread(session: Session, run_id: RunId) -> tuple[InputId, ...]:
+    """The inputs that `run_id` would have to give up if it ended now."""
+    return session.runs[run_id].unread
+
+
+def admit(session: Session) -> tuple[Fact, ...]:
+    """What must be said before the next input of `session`: suspended ones begin afresh."""
+    if session.status is Status.SUSPENDED:
+        return (SessionReset(reason="suspended"),)
+    return ()
+
+
+def go_on(session: Session) -> tuple[Fact, ...]:
+    """What the user's next input does for a run that waits to be continued."""
+    return tuple(
+        run.RunRequeued(run_id=r.id)
+        for r in session.runs.values()
+        if r.status is run.Status.INTERRUPTED
+    )
+
+
+def recover(session: Session, policy: OnStart, cut_at: float) -> tuple[Fact, ...]:
+    """What the start of a new process means for `session`, whose old process is gone.
+
+    `cut_at` is the last sign of life in its stream. Runs found running were cut by a
+    crash; those found interrupted were marked before they were cut. Idempotent: once
+    its facts are recorded, it has nothing more to say about the same cut.
+    """
+    facts: list[Fact] = []
+    for found in session.runs.values():
+        if found.status is run.Status.RUNNING:
+            interrupted = run.RunInterrupted(
+                run_id=found.id,
+                cause=run.Cause.CRASH,
+                reason="The gateway ended without warning",
+                cut_at=cut_at,
+            )
+            facts.append(interrupted)
+            found = run.evolve(found, interrupted, cut_at)
+        if found.status is run.Status.INTERRUPTED:
+            facts.extend(_after_cut(found, policy))
+    given_up = sum(isinstance(f, run.RunFailed) for f in facts)
+    if 0 < given_up < len(session.runs):  # the next message is here already
+        facts.append(SessionReset(reason="suspended"))
+    return tuple(facts)
+
+
+def _after_cut(cut: Run, policy: OnStart) -> tuple[Fact, ...]:
+    if cut.stop_reason:  # somebody gave it up before we could
+        return (run.RunRequeued(run_id=cut.id),)
+    if run.stuck(cut):
+        return _quarantine(
+            cut,
+            "stuck",
+            f"This run was cut {cut.cuts} times in a row without getting anywhere and was "
+            "given up. The session's next message starts afresh; its history stays readable.",
+        )
+    if policy is OnStart.RESUME:
+        return (run.RunRequeued(run_id=cut.id),)
+    if policy is OnStart.SUSPEND and cut.cut_by == run.Cause.CRASH:
+        return _quarantine(
+            cut,
+            "suspended",
+            "A crash cut this run and recovery.on_start is 'suspend'. The session's next "
+            "message starts afresh; its history stays readable.",
+        )
+    return ()
+
+
+def _quarantine(cut: Run, code: str, error: str) -> tuple[Fact, ...]:
+    superseded = tuple(
+        inbox.InputSuperseded(input_id=i, run_id=cut.id, reason=code) for i in cut.unread
+    )
+    return (
+        *superseded,
+        run.RunFailed(run_id=cut.id, code=code, error=error, usage=cut.usage),
+        SessionSuspended(reason=code),
+    )

@@ -1,0 +1,148 @@
+"""At most one drive per session, and no more drives than there are places.
+
+The journal is the truth; a wake only says "look again". Wakes during a drive coalesce
+into one more look. An interrupt names the run it is for and does nothing if another
+is driven; it cancels the drive, which is looked at again once its cleanup is done. A
+drive that does not let go in time is left behind: the session goes on without it, and
+nothing it says later is legal any more. After `close` nothing new starts.
+
+This is a supervisor: what a drive raises becomes a fact, through `broken`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
+
+from holdfast.core.types import RunId, SessionKey
+from holdfast.errors import JournalUnavailable
+from holdfast.journal.journal import Conflict
+
+LET_GO_S = 2.0  # how long an interrupted drive may take to clean up
+
+
+@dataclass(slots=True, eq=False)
+class Drive:
+    """One session being driven. The runner says which run it is at."""
+
+    key: SessionKey
+    run_id: RunId | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+    again: bool = True
+
+
+class Coordinator:
+    """Who is driven, who waits for a place."""
+
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        drive: Callable[[Drive], Awaitable[None]],
+        broken: Callable[[SessionKey, Exception], Awaitable[None]],
+        orphaned: Callable[[SessionKey], None],
+        places: int,
+    ) -> None:
+        self._tasks = tasks
+        self._drive = drive
+        self._broken = broken
+        self._orphaned = orphaned
+        self._places = places
+        self._drives: dict[SessionKey, Drive] = {}
+        self._woken: dict[SessionKey, None] = {}
+        self._fresh: dict[SessionKey, None] = {}
+        self._open = True
+
+    @property
+    def active(self) -> tuple[Drive, ...]:
+        """What is driven now."""
+        return tuple(self._drives.values())
+
+    @property
+    def admitting(self) -> bool:
+        """Whether a drive may begin another run."""
+        return self._open
+
+    def wake(self, key: SessionKey, *, first: bool = False) -> None:
+        """Look at the session (again). `first` goes before those that have not begun yet."""
+        if (drive := self._drives.get(key)) is not None:
+            drive.again = True
+        elif not self._open:
+            return
+        elif len(self._drives) < self._places:
+            self._start(key)
+        elif first:
+            self._fresh.pop(key, None)
+            self._woken[key] = None
+        elif key not in self._woken:
+            self._fresh[key] = None
+
+    def interrupt(self, key: SessionKey, run_id: RunId) -> None:
+        """Cancel the drive if it is at `run_id`, and look at the session again after it."""
+        drive = self._drives.get(key)
+        if drive is None or drive.run_id != run_id:
+            self.wake(key, first=True)
+            return
+        drive.again = True
+        drive.scope.cancel()
+        self._tasks.start_soon(self._let_go, drive)
+
+    def close(self) -> None:
+        """Nothing new starts; what is driven may end."""
+        self._open = False
+        self._woken.clear()
+        self._fresh.clear()
+
+    async def drained(self) -> None:
+        """Return when nothing is driven any more."""
+        while self._drives:
+            await next(iter(self._drives.values())).done.wait()
+
+    def _start(self, key: SessionKey) -> None:
+        drive = self._drives[key] = Drive(key)
+        self._tasks.start_soon(self._run, drive)
+
+    async def _run(self, drive: Drive) -> None:
+        try:
+            with drive.scope:
+                while drive.again:
+                    drive.again = False
+                    await self._look(drive)
+        finally:
+            self._end(drive)
+
+    async def _look(self, drive: Drive) -> None:
+        try:
+            await self._drive(drive)
+        except (JournalUnavailable, Conflict):
+            self._orphaned(drive.key)
+        except Exception as error:  # noqa: BLE001  a supervisor: it becomes a fact
+            await self._mend(drive.key, error)
+
+    async def _mend(self, key: SessionKey, error: Exception) -> None:
+        try:
+            await self._broken(key, error)
+        except (JournalUnavailable, Conflict):
+            self._orphaned(key)
+
+    def _end(self, drive: Drive) -> None:
+        drive.done.set()
+        if self._drives.get(drive.key) is not drive:
+            return  # it was left behind; another has its place
+        del self._drives[drive.key]
+        if drive.again:
+            self.wake(drive.key, first=True)
+        for waiting in (self._woken, self._fresh):
+            while waiting and len(self._drives) < self._places:
+                key = next(iter(waiting))
+                del waiting[key]
+                self._start(key)
+
+    async def _let_go(self, drive: Drive) -> None:
+        with anyio.move_on_after(LET_GO_S):
+            await drive.done.wait()
+            return
+        if self._drives.get(drive.key) is drive:
+            del self._drives[drive.key]
+            self.wake(drive.key, first=True)

@@ -1,0 +1,53 @@
+"""The way down: stop driving, let finish, interrupt. One deadline for all of it.
+
+Nothing correct depends on getting to the end of this: what is cut here is found by the
+next start exactly as after a crash, only with a better reason written down.
+"""
+
+import anyio
+
+from holdfast.core.run import Cause, RunInterrupted, Status
+from holdfast.engine.clock import Clock
+from holdfast.engine.coordinator import Coordinator, Drive
+from holdfast.engine.sessions import Sessions
+from holdfast.errors import JournalUnavailable
+from holdfast.journal.journal import Conflict, Pending
+
+LET_GO_S = 2.0  # for interrupted drives to clean up
+RECORD_S = 2.0  # for the marks to reach the disk
+
+REASON = "Gateway shutting down"
+
+
+async def drain(
+    sessions: Sessions, coordinator: Coordinator, clock: Clock, wait_s: float, cause: Cause
+) -> None:
+    """Let runs finish for `wait_s`, mark what is left as interrupted, then cancel it."""
+    coordinator.close()
+    with anyio.move_on_after(wait_s):
+        await coordinator.drained()
+    marks = [mark for d in coordinator.active if (mark := _mark(sessions, d, clock, cause))]
+    for drive in coordinator.active:
+        drive.again = False
+        drive.scope.cancel()
+    with anyio.move_on_after(RECORD_S, shield=True):
+        for mark in marks:
+            try:
+                await mark.wait()
+            except JournalUnavailable:
+                break  # then the next start finds a crash instead
+    with anyio.move_on_after(LET_GO_S, shield=True):
+        await coordinator.drained()
+
+
+def _mark(sessions: Sessions, drive: Drive, clock: Clock, cause: Cause) -> Pending | None:
+    """Say that the run was cut before it is. Only a run that is running then is marked."""
+    found = drive.run_id and sessions.running(drive.run_id)
+    if not found or found[1].status is not Status.RUNNING:
+        return None
+    held, run = found
+    fact = RunInterrupted(run_id=run.id, cause=cause, reason=REASON, cut_at=clock.now())
+    try:
+        return sessions.append(held, fact)
+    except (JournalUnavailable, Conflict):
+        return None

@@ -1,0 +1,207 @@
+"""The loop: fold, ask `next_step`, perform it, append the facts. There is no other way.
+
+A run that starts, one that goes on after a crash and one that was woken after days go
+through this loop alike; it does not know which it is, the fold does.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from itertools import count
+from random import random
+
+from holdfast.core import limits, run
+from holdfast.core.events import MessageDelta, ReasoningDelta
+from holdfast.core.inbox import InputPromoted, InputSuperseded
+from holdfast.core.limits import GiveUp, Limits, TryAgain
+from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunFailed
+from holdfast.core.session import current
+from holdfast.core.types import Fact, RunId
+from holdfast.engine import calls as settling
+from holdfast.engine.calls import Calls
+from holdfast.engine.clock import Clock
+from holdfast.engine.coordinator import Drive
+from holdfast.engine.prompt import system_prompt
+from holdfast.engine.sessions import Held, Sessions
+from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.journal.journal import Pending
+from holdfast.models.model import Answer, Model, Reasoning, Request, Text, ToolSpec
+
+log = logging.getLogger(__name__)
+
+
+class Cut(HoldfastError):
+    """The run was interrupted or ended by somebody else; its drive has nothing more to say."""
+
+
+class Runner:
+    """Drives one session at a time as far as it goes; shared by all drives."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        calls: Calls,
+        model: Model,
+        model_name: str,
+        tools: Sequence[ToolSpec],
+        clock: Clock,
+        budget: Limits,
+        admitting: Callable[[], bool],
+    ) -> None:
+        self._sessions = sessions
+        self._calls = calls
+        self._model = model
+        self._model_name = model_name
+        self._tools = tools
+        self._clock = clock
+        self._limits = budget
+        self._admitting = admitting
+
+    async def drive(self, drive: Drive) -> None:
+        """Perform steps until there is nothing to do but wait for somebody's fact."""
+        async with self._sessions.hold(drive.key) as held:
+            if held is None:
+                return
+            try:
+                while (now := current(held.session)) is not None:
+                    if now.status is run.Status.QUEUED and not self._admitting():
+                        return
+                    drive.run_id = now.id
+                    if not await self._perform(held, now):
+                        return
+            except Cut:
+                return
+
+    async def _perform(self, held: Held, now: Run) -> bool:
+        """One step. False: nothing to do until somebody appends another fact."""
+        match run.next_step(now):
+            case run.Start():
+                self._say(held, now.id, run.RunStarted(run_id=now.id))
+            case run.Resume(cause=cause):
+                self._resume(held, now, cause)
+            case run.Read(inputs=inputs):
+                promoted = (InputPromoted(input_id=i, run_id=now.id) for i in inputs)
+                self._say(held, now.id, *promoted)
+            case run.CallModel(turn=turn):
+                await self._ask(held, now, turn)
+            case run.SettleCalls(calls=calls):
+                await self._calls.settle(
+                    held, now.id, calls, lambda fact: self._say(held, now.id, fact)
+                )
+            case run.AbortCalls(calls=calls):
+                settled = (settling.abort(now.id, c, self._calls.on_crash(c)) for c in calls)
+                self._say(held, now.id, *settled)
+            case run.Complete(output=output):
+                done = run.RunCompleted(run_id=now.id, output=output, usage=now.usage)
+                await self._say(held, now.id, done).wait()
+            case run.Cancel(reason=reason):
+                await self._end(
+                    held, run.RunCancelled(run_id=now.id, reason=reason, usage=now.usage), reason
+                )
+            case run.Rest():
+                return False
+        return True
+
+    def _say(self, held: Held, run_id: RunId, *facts: Fact) -> Pending:
+        """Append for a run that is still ours to drive."""
+        now = held.session.runs.get(run_id)
+        if now is None or (now.status is run.Status.INTERRUPTED and not now.stop_reason):
+            raise Cut
+        return self._sessions.append(held, *facts)
+
+    def _resume(self, held: Held, now: Run, cause: str) -> None:
+        facts: list[Fact] = [run.RunResumed(run_id=now.id, cause=cause)]
+        if held.partial:
+            facts.append(MessageVoided(run_id=now.id, turn=held.partial, reason=cause or "resumed"))
+        self._say(held, now.id, *facts)
+
+    async def _end(self, held: Held, ending: run.RunCancelled | RunFailed, reason: str) -> None:
+        """End a run that will not read its inputs any more."""
+        unread = held.session.runs[ending.run_id].unread
+        superseded = (
+            InputSuperseded(input_id=i, run_id=ending.run_id, reason=reason) for i in unread
+        )
+        await self._say(held, ending.run_id, *superseded, ending).wait()
+
+    async def _fail(self, held: Held, run_id: RunId, code: str, error: str) -> None:
+        usage = held.session.runs[run_id].usage
+        failed = RunFailed(run_id=run_id, code=code, error=error, usage=usage)
+        await self._end(held, failed, code)
+
+    async def _ask(self, held: Held, now: Run, turn: int) -> None:
+        """One turn: ask the model until it answers, or give up aloud."""
+        if not limits.may_turn(self._limits, turn):
+            error = f"The run used its {self._limits.turns} turns without coming to an end."
+            await self._fail(held, now.id, "turns_exhausted", error)
+            return
+        request = self._request(held, now)
+        for attempt in count(1):
+            try:
+                answer = await self._stream(held, now.id, turn, request)
+            except Transient as error:
+                if await self._try_again(held, now.id, turn, attempt, error):
+                    continue
+            except Overflow as error:
+                await self._fail(held, now.id, "context_overflow", str(error))
+            except Rejected as error:
+                await self._fail(held, now.id, "model_rejected", str(error))
+            else:
+                self._say(held, now.id, _answered(now.id, turn, answer, self._model_name))
+            return
+
+    async def _stream(self, held: Held, run_id: RunId, turn: int, request: Request) -> Answer:
+        async with aclosing(self._model.stream(request)) as pieces:
+            async for piece in pieces:
+                match piece:
+                    case Text(text=text):
+                        self._tell(held, MessageDelta(run_id=run_id, turn=turn, text=text))
+                    case Reasoning(text=text):
+                        self._tell(held, ReasoningDelta(run_id=run_id, turn=turn, text=text))
+                    case Answer():
+                        return piece
+        raise Transient("the model's stream ended without an answer")
+
+    def _tell(self, held: Held, delta: MessageDelta | ReasoningDelta) -> None:
+        now = held.session.runs.get(delta.run_id)
+        if now is None or now.status is run.Status.INTERRUPTED:
+            raise Cut
+        self._sessions.delta(held, delta)
+
+    async def _try_again(
+        self, held: Held, run_id: RunId, turn: int, attempt: int, error: Transient
+    ) -> bool:
+        decision = limits.retry(self._limits, attempt, error.retry_after_s, random())
+        if held.partial:
+            self._say(held, run_id, MessageVoided(run_id=run_id, turn=turn, reason=str(error)))
+        match decision:
+            case TryAgain(after_s=after_s):
+                log.warning(
+                    "model call failed, trying again",
+                    extra={"run_id": run_id, "attempt": attempt, "error": str(error)},
+                )
+                await self._clock.sleep(after_s)
+                return True
+            case GiveUp(reason=reason):
+                await self._fail(held, run_id, "model_unavailable", f"{error} ({reason})")
+                return False
+
+    def _request(self, held: Held, now: Run) -> Request:
+        instructions = held.transcript.instructions.get(now.id, "")
+        return Request(
+            model=self._model_name.partition("/")[2],
+            system=system_prompt(held.session.workspace, instructions),
+            messages=held.transcript.for_model(),
+            tools=self._tools,
+        )
+
+
+def _answered(run_id: RunId, turn: int, answer: Answer, model: str) -> ModelAnswered:
+    return ModelAnswered(
+        run_id=run_id,
+        turn=turn,
+        text=answer.text,
+        reasoning=answer.reasoning,
+        calls=answer.calls,
+        usage=answer.usage,
+        model=model,
+    )

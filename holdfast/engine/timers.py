@@ -1,0 +1,46 @@
+"""What is due by the clock: retention, signs of life for silent readers, the loop's lag."""
+
+import logging
+
+from holdfast.engine.clock import Clock
+from holdfast.engine.live import Live
+from holdfast.journal.journal import Journal
+
+log = logging.getLogger(__name__)
+
+PRUNE_EVERY_S = 600.0
+LAG_EVERY_S = 1.0
+NUDGE_EVERY_S = 15.0
+REQUEST_KEYS_KEPT_S = 24 * 3600.0
+
+
+async def prune(journal: Journal, clock: Clock, retention_s: float) -> None:
+    """For as long as the process lives: forget deltas and request keys that are old enough."""
+    while True:
+        now = clock.now()
+        if pruned := await journal.prune(now - retention_s, now - REQUEST_KEYS_KEPT_S):
+            log.info("pruned deltas", extra={"runs": pruned})
+        await clock.sleep(PRUNE_EVERY_S)
+
+
+async def nudge(live: Live, clock: Clock) -> None:
+    """For as long as the process lives: a sign of life for readers that hear nothing."""
+    while True:
+        await clock.sleep(NUDGE_EVERY_S)
+        live.nudge()
+
+
+class Lag:
+    """How late the loop is: the one figure that says whether this process is well."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ms = 0.0
+
+    async def watch(self) -> None:
+        """For as long as the process lives: sleep, and see by how much it was too long."""
+        while True:
+            before = self._clock.now()
+            await self._clock.sleep(LAG_EVERY_S)
+            late = self._clock.now() - before - LAG_EVERY_S
+            self.ms = max(0.0, late) * 1000

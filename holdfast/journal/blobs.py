@@ -1,0 +1,63 @@
+"""Blobs: big or former things, each a file named by the hash of its content.
+
+A blob is durable before its name is returned, so a fact that names it never names nothing.
+It never changes; putting the same content again writes nothing.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+from pathlib import Path
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class Blobs:
+    """The blobs below `root`, in `root/blobs`. Blocks; use it in a worker thread."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "blobs"
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory.chmod(0o700)
+
+    def put(self, data: bytes) -> str:
+        """Keep `data`, durably, and return its name."""
+        name = hashlib.sha256(data).hexdigest()
+        path = self.path(name)
+        if not path.exists():
+            self._write(path, data)
+        # Also when it was there: whoever put it may not have come this far yet.
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return name
+
+    def _write(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def get(self, name: str) -> bytes:
+        """The content of `name`; `KeyError` if there is no such blob."""
+        try:
+            return self.path(name).read_bytes()
+        except FileNotFoundError:
+            raise KeyError(name) from None
+
+    def path(self, name: str) -> Path:
+        """Where `name` is kept; `KeyError` if it is no blob's name."""
+        if not _NAME.fullmatch(name):
+            raise KeyError(name)
+        return self._directory / name

@@ -1,0 +1,169 @@
+"""The journal: the only state. This file says what every store promises.
+
+* A session is a stream. Its records are numbered from 1, rising, never renumbered.
+  Holes may occur; compare numbers, never count them.
+* `append` and `delta` number and enqueue at once, on the event loop, without waiting:
+  what is decided and enqueued with no await in between cannot be overtaken. Records
+  become durable in the order they were enqueued, all facts of one append together
+  with their projections or none of them.
+* `Pending.wait` returns when the facts are durable and readers have been told. A
+  failed commit fails everything enqueued and not yet committed; whoever holds a fold
+  in memory throws it away and loads it again. `expected_seq` that is not the stream's
+  head raises `Conflict`: fold again, decide again.
+* A batch that holds something one acts upon (core.events.ACTED_UPON) survives a power
+  cut once waited for; any other survives the end of the process.
+* Deltas of one run, turn and kind that wait for the same commit are one record.
+* Readers see committed records only. After their retention deltas are gone; the
+  numbers of what remains do not change.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.core.events import Delta, Record
+from holdfast.core.run import Run, Status
+from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey
+from holdfast.errors import HoldfastError
+
+
+class Conflict(HoldfastError):
+    """Somebody appended to the stream since the caller looked."""
+
+
+class Pending(Protocol):
+    """An append on its way to the disk."""
+
+    @property
+    def seq(self) -> int:
+        """The number of its last fact."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when it is durable and published; raise `JournalUnavailable` if it failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """What the journal knows of a session without folding it."""
+
+    key: SessionKey
+    stream: int
+    head: int  # the highest number in use
+    last_at: float  # when its last record was written
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """The projection of one run."""
+
+    run_id: RunId
+    key: SessionKey
+    stream: int
+    first_seq: int
+    ended_seq: int | None
+    status: Status
+    created_at: float
+    updated_at: float
+    model: str
+    last_event: str
+    stopping: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    owner: Owner
+    status: frozenset[Status]
+    session_id: SessionId | None
+    limit: int
+    after: RunId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An earlier request under the same key."""
+
+    run_id: RunId
+    session_id: SessionId
+    fingerprint: str
+
+
+class Journal(Protocol):
+    """One store of facts."""
+
+    def open_stream(self, key: SessionKey) -> StreamRow:
+        """Give a session that does not exist yet its stream. Durable with its first append."""
+        ...
+
+    def append(
+        self, stream: int, expected_seq: int, at: float, facts: Sequence[Fact], runs: Sequence[Run]
+    ) -> Pending:
+        """Number and enqueue facts that belong together, with the runs they led to."""
+        ...
+
+    def delta(self, stream: int, at: float, delta: Delta) -> int:
+        """Enqueue streamed text, merged with its neighbour if that still waits; the new head."""
+        ...
+
+    def forget(self, stream: int) -> None:
+        """Nobody holds this stream's fold any more; its head may leave memory."""
+        ...
+
+    def on_commit(self, listener: Callable[[Sequence[Record]], None]) -> None:
+        """Call `listener` on the loop with every committed batch, in order."""
+        ...
+
+    def on_failure(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the loop when a commit failed: every fold in memory is void."""
+        ...
+
+    async def stream_of(self, key: SessionKey) -> StreamRow | None:
+        """The session's stream, if it exists; its head is then known to `append`."""
+        ...
+
+    async def facts(
+        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+    ) -> list[Record]:
+        """All facts of these kinds or of these runs, in order. Never deltas."""
+        ...
+
+    async def open_runs(self, stream: int) -> list[RunId]:
+        """The stream's runs that have not ended."""
+        ...
+
+    async def has_deltas(self, stream: int, run_id: RunId, turn: int) -> bool:
+        """Whether text of this turn has been streamed to readers."""
+        ...
+
+    async def records(self, stream: int, run_id: RunId, after: int, limit: int) -> list[Record]:
+        """Up to `limit` records of one run, deltas included, numbered higher than `after`."""
+        ...
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        """One run's projection."""
+        ...
+
+    async def runs(self, query: RunFilter) -> list[RunRow]:
+        """Runs of one owner, newest first."""
+        ...
+
+    async def unfinished(self) -> list[RunRow]:
+        """Every run that has not ended, oldest first. This is what recovery reads."""
+        ...
+
+    async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:
+        """The request accepted before under this route and key, within its retention."""
+        ...
+
+    async def prune(self, deltas_before: float, keys_before: float) -> int:
+        """Forget deltas of runs that ended, and request keys, older than this."""
+        ...
+
+    def state(self) -> str:
+        """`ok`, or why facts cannot be taken."""
+        ...
+
+    async def aclose(self) -> None:
+        """Commit what is enqueued, then let go of the file."""
+        ...

@@ -1,0 +1,410 @@
+"""The chat-completions wire: a request as bytes, an answer from bytes, a refusal's meaning.
+
+The stream is worked on as bytes until a line is whole, so neither a split character nor
+a split event matters; all that arrives in one read becomes at most one piece for each
+stretch of text or reasoning.
+
+An answer is whole once the server has said why it finished, or `[DONE]`. A stream that
+ends before that was cut, however politely; one that breaks after it lost nothing.
+Servers differ in how they write calls and errors; what is known to be out there is
+taken. No text of theirs leaves here with our key in it. Nothing here does I/O.
+"""
+
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.types import CallId, Usage
+from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.models.model import Answer, Reasoning, Request, Text
+
+_HELD_LIMIT = 16 << 20  # bytes of one line, or of one answer that is not streamed
+
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size)|(prompt|input|request) is too (long|large)"
+    r"|too many (input )?tokens|maximum prompt length|reduce the length|token count.*exceeds",
+    re.IGNORECASE,
+)
+# Errors inside a stream carry no status: these are the ones that will not go away.
+_FINAL = {
+    "invalid_api_key": 401,
+    "authentication_error": 401,
+    "insufficient_quota": 402,
+    "permission_error": 403,
+    "model_not_found": 404,
+    "not_found_error": 404,
+    "invalid_request_error": 400,
+}
+_HINTS = {
+    401: "check OPENAI_API_KEY",
+    402: "check the account's credit, or OPENAI_API_KEY",
+    403: "check OPENAI_API_KEY and HOLDFAST_MODEL",
+    404: "check HOLDFAST_MODEL and OPENAI_BASE_URL",
+}
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    id: str
+    function: _Function
+
+
+class _System(msgspec.Struct, frozen=True, tag="system", tag_field="role"):
+    content: str
+
+
+class _User(msgspec.Struct, frozen=True, tag="user", tag_field="role"):
+    content: str
+
+
+class _Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role"):
+    content: str | None
+    tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):
+    tool_call_id: str
+    content: str
+
+
+class _Declared(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class _Tool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    function: _Declared
+
+
+class _StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = True
+
+
+class _Body(msgspec.Struct, frozen=True):
+    model: str
+    messages: list[_System | _User | _Assistant | _ToolResult]
+    stream: bool = True
+    stream_options: _StreamOptions = _StreamOptions()
+    tools: list[_Tool] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _FunctionDelta(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _CallDelta(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _FunctionDelta | None = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: Any = None  # of these three, whatever is not a string is passed over
+    reasoning: Any = None
+    thinking: Any = None
+    tool_calls: list[_CallDelta] | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class Said(msgspec.Struct, gc=False):
+    """A server's own words about what went wrong."""
+
+    message: str | None = None
+    code: str | int | None = None
+    type: str | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Said | str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: Said | str | None = None
+    message: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
+
+
+def encode(request: Request) -> bytes:
+    """The body of a request for a streamed answer."""
+    head: list[_System | _User | _Assistant | _ToolResult] = []
+    if request.system:
+        head.append(_System(request.system))
+    body = _Body(
+        request.model,
+        head + [_wire(message) for message in request.messages],
+        tools=[_Tool(_Declared(t.name, t.description, dict(t.schema))) for t in request.tools]
+        or msgspec.UNSET,
+    )
+    return _encode(body)
+
+
+def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
+    match message:
+        case ToolResult(call_id, text):
+            return _ToolResult(call_id, text)
+        case Assistant(text, calls) if calls:
+            wired = [_Call(c.call_id, _Function(c.tool, c.arguments)) for c in calls]
+            return _Assistant(text or None, wired)
+        case Assistant(text):
+            return _Assistant(text)
+        case User(text):
+            return _User(text)
+        case System(text):
+            return _System(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whom we talk to about which model, and what its failures mean."""
+
+    host: str
+    model: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        """How people are told of it."""
+        return f"openai at {self.host}" + (f" (model {self.model})" if self.model else "")
+
+    def cut(self, why: str) -> Transient:
+        """It stopped before it was done."""
+        return Transient(f"{self.name} {why}")
+
+    def judge(self, status: int, said: Said, wait_s: float | None) -> HoldfastError:
+        """Who acts next on a refusal with `status`."""
+        if said.code == "insufficient_quota":
+            status = 402
+        words = f"{said.code or ''} {said.type or ''} {said.message or ''}"
+        text = f"{self.name} answered {status}{self._excerpt(said.message or '')}"
+        if status == 413 or (status not in (401, 403, 429) and _TOO_LONG.search(words)):
+            return Overflow(text)
+        if status in (408, 409, 425, 429) or status >= 500:
+            return Transient(text, retry_after_s=wait_s)
+        return Rejected(f"{text}; {_HINTS.get(status, 'check OPENAI_BASE_URL and HOLDFAST_MODEL')}")
+
+    def judge_inside(self, said: Said | str) -> HoldfastError:
+        """Who acts next on an error that came inside a stream, where no status is."""
+        if isinstance(said, str):
+            said = Said(said)
+        code = str(said.code or "")
+        if code.isdecimal() and 400 <= int(code) < 600:
+            status = int(code)
+        else:
+            status = _FINAL.get(code) or _FINAL.get(said.type or "") or 500
+        return self.judge(status, said, None)
+
+    def _excerpt(self, text: str) -> str:
+        if self.key:
+            text = text.replace(self.key, "[key]")
+        text = " ".join(text.split())
+        return f' "{text[:200]}{"…" if len(text) > 200 else ""}"' if text else ""
+
+
+def read_refusal(body: bytes) -> Said:
+    """What a refusal's body says, in whatever form."""
+    try:
+        refusal = _decode_refusal(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Said(body.decode(errors="replace"))
+    said = refusal.error or refusal.message or body.decode()
+    return said if isinstance(said, Said) else Said(said)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long the server asks us to wait. A date is read against the server's own clock."""
+    for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
+        try:
+            wait_s = float(headers.get(name, "")) * unit_s
+        except ValueError:
+            continue
+        if math.isfinite(wait_s):
+            return max(0.0, wait_s)
+    try:
+        until = parsedate_to_datetime(headers.get("Retry-After", ""))
+        wait_s = (until - parsedate_to_datetime(headers.get("Date", ""))).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, wait_s)
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A call that is still being written."""
+
+    id: str = ""
+    tool: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class Incoming:
+    """One answer as its bytes come in."""
+
+    def __init__(self, peer: Peer, *, empty: bool) -> None:
+        self.whole = empty  # nothing that matters is missing
+        self.done = empty  # nothing more is to come
+        self._peer = peer
+        self._held: list[bytes] = []  # the beginning of a line; all of it, if not streamed
+        self._held_size = 0
+        self._streamed: bool | None = None  # unknown until the first byte that is not blank
+        self._pieces: list[Text | Reasoning] = []
+        self._kind: type[Text] | type[Reasoning] = Text
+        self._run: list[str] = []  # neighbouring deltas of that kind
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[_Growing] = []
+        self._at: dict[int, _Growing] = {}  # by the server's index
+        self._usage = Usage()
+
+    def feed(self, data: bytes) -> list[Text | Reasoning]:
+        """Take in `data`; the pieces that became readable."""
+        if self._streamed is None and (start := data.lstrip()):
+            self._streamed = not start.startswith(b"{")
+        self._held.append(data)
+        if not self._streamed or b"\n" not in data:
+            self._held_size += len(data)
+            if self._held_size > _HELD_LIMIT:
+                raise self._peer.cut(f"sent {self._held_size} bytes without an end of line")
+            return []
+        lines = b"".join(self._held).split(b"\n")
+        last = lines.pop()
+        self._held, self._held_size = [last], len(last)
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip())
+        return self._flush()
+
+    def end(self) -> list[Text | Reasoning]:
+        """The stream has ended; the pieces of what was still held."""
+        rest = b"".join(self._held)
+        if self._streamed is False:
+            self._event(rest)
+        elif rest.startswith(b"data:"):
+            self._event(rest[5:].strip())
+        if not self.whole:
+            raise self._peer.cut("ended its answer before it was whole")
+        return self._flush()
+
+    def answer(self, request: Request) -> Answer:
+        """The whole answer, with call ids that this conversation does not know yet."""
+        calls: tuple[Proposal, ...] = ()
+        if self._calls:
+            taken = {
+                c.call_id for m in request.messages if isinstance(m, Assistant) for c in m.calls
+            }
+            calls = tuple(self._proposal(call, taken) for call in self._calls)
+        return Answer("".join(self._text), "".join(self._reasoning), calls, self._usage)
+
+    def _event(self, data: bytes) -> None:
+        if self.done or not data:
+            return
+        if data == b"[DONE]":
+            self.whole = self.done = True
+            return
+        try:
+            chunk = _decode_chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._peer.cut("sent a malformed chunk") from error
+        if chunk.error:
+            raise self._peer.judge_inside(chunk.error)
+        if chunk.usage is not None:
+            spent = chunk.usage
+            self._usage = Usage(spent.prompt_tokens or 0, spent.completion_tokens or 0)
+        for choice in chunk.choices or ():
+            if choice.finish_reason == "error":
+                raise self._peer.cut("gave up in the middle of its answer")
+            if choice.finish_reason or choice.message is not None:
+                self.whole = True
+            if (delta := choice.delta or choice.message) is not None:
+                self._take(delta)
+
+    def _take(self, delta: _Delta) -> None:
+        for thought in (delta.reasoning_content, delta.reasoning, delta.thinking):
+            if thought and isinstance(thought, str):
+                self._reasoning.append(thought)
+                self._say(Reasoning, thought)
+                break
+        if delta.content:
+            self._text.append(delta.content)
+            self._say(Text, delta.content)
+        for part in delta.tool_calls or ():
+            self._grow(part)
+
+    def _say(self, kind: type[Text] | type[Reasoning], text: str) -> None:
+        if kind is not self._kind:
+            self._flush_run()
+            self._kind = kind
+        self._run.append(text)
+
+    def _flush_run(self) -> None:
+        if self._run:
+            self._pieces.append(self._kind("".join(self._run)))
+            self._run = []
+
+    def _flush(self) -> list[Text | Reasoning]:
+        self._flush_run()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _grow(self, part: _CallDelta) -> None:
+        function = part.function or _FunctionDelta()
+        call = self._continued(part, function)
+        if call is None:
+            call = _Growing()
+            self._calls.append(call)
+            if part.index is not None:
+                self._at[part.index] = call
+        call.id = call.id or part.id or ""
+        call.tool = call.tool or function.name or ""
+        if isinstance(function.arguments, dict):
+            call.arguments.append(_encode(function.arguments).decode())
+        elif function.arguments:
+            call.arguments.append(function.arguments)
+
+    def _continued(self, part: _CallDelta, function: _FunctionDelta) -> _Growing | None:
+        """The call that `part` goes on with, or none if it begins one."""
+        if part.index is not None:
+            call = self._at.get(part.index)
+        else:
+            call = self._calls[-1] if self._calls and not function.name else None
+        # Some servers number every call 0: another id is another call.
+        another = call is not None and part.id and call.id and part.id != call.id
+        return None if another else call
+
+    def _proposal(self, call: _Growing, taken: set[CallId]) -> Proposal:
+        if not call.tool:
+            raise self._peer.cut("sent a tool call without a name")
+        call_id = CallId(call.id)
+        if not call_id or call_id in taken:
+            call_id = CallId(f"call_{secrets.token_hex(12)}")
+        taken.add(call_id)
+        return Proposal(call_id, call.tool, "".join(call.arguments).strip() or "{}")

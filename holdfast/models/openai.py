@@ -1,0 +1,190 @@
+"""Any server that speaks OpenAI's chat completions, over one connection pool.
+
+The pool lives as long as the process: a connection whose answer was read to its end
+goes back to it, any other is closed, whoever ended the reading. What the bytes mean is
+the business of `holdfast.models.completions`.
+"""
+
+from collections.abc import AsyncGenerator
+from io import BytesIO
+
+import aiohttp
+import anyio
+import msgspec
+from yarl import URL
+
+from holdfast.errors import HoldfastError, Misconfigured, Rejected
+from holdfast.models.completions import Incoming, Peer, Said, encode, read_refusal, retry_after
+from holdfast.models.model import Piece, Request
+
+_REFUSAL_LIMIT = 64 << 10  # bytes read of a refusal
+_REFUSAL_S = 5.0  # ... and how long they may take
+_USAGE_S = 2.0  # patience for usage and [DONE] once the answer is whole
+_END_S = 0.1  # patience for the end of the body, which gives the connection back
+_CHECK_S = 1.0
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class _Models(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+_decode_models = msgspec.json.Decoder(_Models).decode
+
+
+class OpenAI:
+    """A provider for every OpenAI-compatible chat-completions server."""
+
+    name = "openai"
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        session: aiohttp.ClientSession | None = None,
+        stall_s: float = 120.0,
+        connect_s: float = 10.0,
+    ) -> None:
+        self._url = _parse_url(base_url)
+        self._completions = self._url / "chat" / "completions"
+        self._key = _parse_key(api_key)
+        self._session = session
+        self._owns_session = session is None
+        self._stall_s = stall_s
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_read=stall_s)
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",  # compressing a stream holds tokens back
+            **({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+        }
+
+    async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Ask. Yields pieces as they come, then the answer."""
+        peer = self._peer(request.model)
+        response = await self._post(request, peer)
+        try:
+            if response.status != 200:
+                raise peer.judge(*await _refusal(response))
+            incoming = Incoming(peer, empty=response.content_length == 0)
+            while data := await self._read(response, incoming, peer):
+                for piece in incoming.feed(data):
+                    yield piece
+            for piece in incoming.end():
+                yield piece
+            yield incoming.answer(request)
+        finally:
+            response.close()
+
+    async def check(self) -> str:
+        """Ask for the list of models, within a second."""
+        peer = self._peer("")
+        try:
+            with anyio.fail_after(_CHECK_S):
+                response = await self._pool().get(
+                    self._url / "models", headers=self._headers, allow_redirects=False
+                )
+                try:
+                    if response.status != 200:
+                        raise peer.judge(*await _refusal(response))
+                    found = len(_decode_models(await response.read()).data)
+                finally:
+                    response.close()
+        except _BROKEN as error:
+            raise _broken(peer, error, _CHECK_S) from error
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Rejected(
+                f"{peer.name} answers, but not like a model server; check OPENAI_BASE_URL"
+            ) from None
+        return f"openai at {self._url} answers, {found} model{'' if found == 1 else 's'}"
+
+    async def aclose(self) -> None:
+        """Close the pool, unless somebody else's was given."""
+        if self._session is not None and self._owns_session:
+            await self._session.close()
+
+    def _peer(self, model: str) -> Peer:
+        port = "" if self._url.is_default_port() else f":{self._url.port}"
+        return Peer(f"{self._url.host}{port}", model, self._key)
+
+    def _pool(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
+
+    async def _post(self, request: Request, peer: Peer) -> aiohttp.ClientResponse:
+        try:
+            return await self._pool().post(
+                self._completions,
+                data=BytesIO(encode(request)),  # is sent in parts, however big
+                headers=self._headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+            )
+        except _BROKEN as error:
+            raise _broken(peer, error, self._stall_s) from error
+
+    async def _read(
+        self, response: aiohttp.ClientResponse, incoming: Incoming, peer: Peer
+    ) -> bytes:
+        """What has arrived, or nothing at the end."""
+        try:
+            if not incoming.whole:
+                return await response.content.readany()
+            with anyio.move_on_after(_END_S if incoming.done else _USAGE_S):
+                return await response.content.readany()
+        except _BROKEN as error:
+            if not incoming.whole:
+                raise _broken(peer, error, self._stall_s) from error
+        return b""
+
+
+def _parse_url(base_url: str) -> URL:
+    hint = "write it like https://api.openai.com/v1, without a user, a key or a query in it"
+    try:
+        url = URL(base_url.strip().rstrip("/"))
+    except ValueError:
+        raise Misconfigured("OPENAI_BASE_URL is not a URL", hint) from None
+    if url.scheme not in ("http", "https") or not url.host or url.user or url.query_string:
+        raise Misconfigured("OPENAI_BASE_URL is not a plain http or https URL", hint)
+    return url
+
+
+def _parse_key(api_key: str) -> str:
+    key = api_key.strip()
+    if not key.isascii() or not key.isprintable():
+        raise Misconfigured("OPENAI_API_KEY has characters no key has", "copy it again, whole")
+    return key
+
+
+def _broken(peer: Peer, error: Exception, stall_s: float) -> HoldfastError:
+    """What a failed connection means."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return Rejected(
+                f"{peer.name} shows a certificate that is not trusted; check OPENAI_BASE_URL"
+            )
+        case aiohttp.ConnectionTimeoutError():
+            return peer.cut("could not be reached in time")
+        case TimeoutError():
+            return peer.cut(f"sent nothing for {stall_s:g} s")
+        case aiohttp.ClientConnectorError():
+            return peer.cut("cannot be reached")
+        case _:
+            return peer.cut(f"broke the connection ({type(error).__name__})")
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> tuple[int, Said, float | None]:
+    body = bytearray()
+    try:
+        with anyio.move_on_after(_REFUSAL_S):
+            while len(body) < _REFUSAL_LIMIT and (data := await response.content.readany()):
+                body += data
+    except _BROKEN:
+        pass  # the status says enough
+    said = read_refusal(bytes(body))
+    if 300 <= response.status < 400:
+        said = Said(f"moved to {response.headers.get('Location', 'elsewhere')}")
+    return response.status, said, retry_after(response.headers)

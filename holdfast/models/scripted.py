@@ -1,0 +1,210 @@
+"""Plays a script: a model whose every word is known beforehand, for demos, tests and load.
+
+`HOLDFAST_MODEL=scripted/path/to/script.json`. The file is a list of turns, or rules:
+
+    [TURN, …]                                  the conversation's answers, in order
+    {"rules": [{"when": REGEX, "turns": [TURN, …]}, …]}
+                                               the first rule found in the last user text;
+                                               its turns answer that text, in order
+
+A TURN is a list of steps, each an object with `do`:
+
+    {"do": "say", "text": "Hello"}             `{input}` in it is the last user text,
+    {"do": "think", "text": "Hm"}              `{result}` the last tool result
+    {"do": "call", "tool": "read_file", "arguments": {"path": "a.txt"}}
+    {"do": "wait", "seconds": 0.5}
+    {"do": "spend", "input_tokens": 10, "output_tokens": 2}
+    {"do": "fail", "as": "transient", "text": "busy", "retry_after_s": 1, "times": 2}
+                                               `as`: transient, overflow or rejected;
+                                               without `times`, always
+
+Which turn is due is read off the conversation, so a restart changes nothing. The one
+thing it remembers is how often a conversation has met a `fail` with `times`.
+"""
+
+import re
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import Any, assert_never
+
+import anyio
+import msgspec
+
+from holdfast.core.messages import Assistant, Message, Proposal, ToolResult, User
+from holdfast.core.types import CallId, Usage
+from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.models.model import Answer, Piece, Reasoning, Request, Text
+
+OVER = "(the script is over)"
+
+
+class _As(StrEnum):
+    TRANSIENT = "transient"
+    OVERFLOW = "overflow"
+    REJECTED = "rejected"
+
+
+class _Step(msgspec.Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
+    pass
+
+
+class Say(_Step, frozen=True, tag="say"):
+    text: str
+
+
+class Think(_Step, frozen=True, tag="think"):
+    text: str
+
+
+class Call(_Step, frozen=True, tag="call"):
+    tool: str
+    arguments: dict[str, Any] = {}
+
+
+class Wait(_Step, frozen=True, tag="wait"):
+    seconds: float
+
+
+class Spend(_Step, frozen=True, tag="spend"):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Fail(_Step, frozen=True, tag="fail", rename={"kind": "as"}):
+    kind: _As = _As.TRANSIENT
+    text: str = "the script says so"
+    retry_after_s: float | None = None
+    times: int | None = None
+
+
+Turn = tuple[Say | Think | Call | Wait | Spend | Fail, ...]
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    when: str
+    turns: tuple[Turn, ...]
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rules: tuple[Rule, ...]
+
+
+class Scripted:
+    """A provider that reads its answers from the file its model name is."""
+
+    name = "scripted"
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
+        self._sleep = sleep
+        self._scripts: dict[str, tuple[Turn, ...] | Rules] = {}
+        self._failed: dict[tuple[Message, ...], int] = {}
+
+    async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
+        """Play the turn that the conversation has come to."""
+        asked, result, since, before = _place(request.messages)
+        script = await self._load(request.model)
+        if isinstance(script, Rules):
+            rule = next((r for r in script.rules if re.search(r.when, asked)), None)
+            turns, number = rule.turns if rule else (), since
+        else:
+            turns, number = script, before
+        turn = turns[number] if number < len(turns) else (Say(OVER),)
+        said: dict[type[Text] | type[Reasoning], list[str]] = {Text: [], Reasoning: []}
+        calls: list[Proposal] = []
+        usage = Usage()
+        for step in turn:
+            match step:
+                case Say() | Think():
+                    kind = Text if isinstance(step, Say) else Reasoning
+                    said[kind].append(_fill(step.text, asked, result))
+                    yield kind(said[kind][-1])
+                case Call(tool, arguments):
+                    raw = msgspec.json.encode(arguments).decode()
+                    raw = _fill(raw, _quoted(asked), _quoted(result))
+                    calls.append(Proposal(CallId(f"call_{secrets.token_hex(12)}"), tool, raw))
+                case Wait(seconds):
+                    await self._sleep(seconds)
+                case Spend():
+                    usage += Usage(step.input_tokens, step.output_tokens)
+                case Fail():
+                    self._fail(step, request.messages)
+                case _:
+                    assert_never(step)
+        yield Answer("".join(said[Text]), "".join(said[Reasoning]), tuple(calls), usage)
+
+    async def check(self) -> str:
+        """There is no server to reach."""
+        return "scripted plays the file that HOLDFAST_MODEL names after scripted/"
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    async def _load(self, path: str) -> tuple[Turn, ...] | Rules:
+        if path not in self._scripts:
+            try:
+                text = await anyio.Path(path).read_bytes()
+                self._scripts[path] = _parse(text)
+            except (OSError, msgspec.DecodeError, re.error) as error:
+                raise Rejected(
+                    f"scripted cannot play {path!r} ({error}); check HOLDFAST_MODEL and the file"
+                ) from error
+        return self._scripts[path]
+
+    def _fail(self, fail: Fail, messages: Sequence[Message]) -> None:
+        if fail.times is not None:
+            key = tuple(messages)
+            count = self._failed.pop(key, 0) + 1
+            if count > fail.times:
+                return
+            self._failed[key] = count
+        raise _error(fail)
+
+
+def _parse(text: bytes) -> tuple[Turn, ...] | Rules:
+    script = msgspec.json.decode(text, type=tuple[Turn, ...] | Rules)
+    if isinstance(script, Rules):
+        for rule in script.rules:
+            re.compile(rule.when)
+    return script
+
+
+def _place(messages: Sequence[Message]) -> tuple[str, str, int, int]:
+    """The last user text, the last tool result, the answers since that text, and all answers."""
+    asked, result, since, before = "", "", 0, 0
+    for message in messages:
+        match message:
+            case User(text) if words := _words(text):
+                asked, since = words, 0
+            case ToolResult(_, text):
+                result = text
+            case Assistant():
+                since, before = since + 1, before + 1
+            case _:
+                pass
+    return asked, result, since, before
+
+
+def _words(text: str) -> str:
+    """What a user really said: our own note about a cut may stand before it, or alone."""
+    return text.partition("]\n\n")[2] if text.startswith("[System note:") else text
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()[1:-1]
+
+
+def _fill(text: str, asked: str, result: str) -> str:
+    return text.replace("{input}", asked).replace("{result}", result)
+
+
+def _error(fail: Fail) -> HoldfastError:
+    match fail.kind:
+        case _As.TRANSIENT:
+            return Transient(fail.text, retry_after_s=fail.retry_after_s)
+        case _As.OVERFLOW:
+            return Overflow(fail.text)
+        case _As.REJECTED:
+            return Rejected(fail.text)
+        case _:
+            assert_never(fail.kind)

@@ -1,0 +1,83 @@
+"""The command line, as a shell meets it: real processes in a home of their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+COMMAND = (sys.executable, "-m", "holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command left: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Place:
+    """A home, a user and a directory to work in, all below one temporary directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / "home"
+        self.work = root / "work"
+        self.work.mkdir()
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(root),
+            "HOLDFAST_HOME": str(self.home),
+            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
+        }
+
+    def configure(self, text: str) -> None:
+        self.home.mkdir(exist_ok=True, mode=0o700)
+        (self.home / "config.toml").write_text(text)
+
+    async def holdfast(self, *args: str, stdin: bytes = b"", cwd: Path | None = None) -> Result:
+        """Run a command to its end."""
+        done = await anyio.run_process(
+            [*COMMAND, *args],
+            input=stdin,
+            check=False,
+            cwd=cwd or self.work,
+            env=self.environ,
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    @asynccontextmanager
+    async def started(self, *args: str) -> AsyncIterator[Process]:
+        """A command that is running; killed at the end of the block if it still is."""
+        process = await anyio.open_process(
+            [*COMMAND, *args], stdin=subprocess.DEVNULL, cwd=self.work, env=self.environ
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
+
+
+async def read_until(stream: ByteReceiveStream | None, text: str) -> str:
+    """What a process says, up to and including `text`."""
+    assert stream is not None
+    said = b""
+    while text.encode() not in said:
+        said += await stream.receive()
+    return said.decode()
+
+
+async def read_all(stream: ByteReceiveStream | None) -> str:
+    """What a process says to its end."""
+    assert stream is not None
+    return b"".join([chunk async for chunk in stream]).decode()

@@ -1,0 +1,126 @@
+"""`holdfast run`: the answer, the exit code, and an owner that may go at any moment."""
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Place, read_all, read_until
+from tests.fakes.model_server import DONE, ModelServer, Wait, finish, refuse, say, serve, stream
+from tests.fakes.model_server import token as token_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+async def server(place: Place) -> AsyncIterator[ModelServer]:
+    async with serve() as server:
+        place.environ |= {"OPENAI_BASE_URL": server.base_url, "HOLDFAST_MODEL": "openai/fake"}
+        yield server
+
+
+async def test_a_piped_line_is_answered_without_any_model(place: Place) -> None:
+    (place.work / "notes.txt").write_text("x")
+    result = await place.holdfast(stdin=b"list the files here\n")
+    assert result.code == 0, result.err
+    assert "notes.txt" in result.out
+    assert "→ list_files" in result.err
+    assert "no model is configured" in result.err
+    assert "holdfast doctor" in result.err
+
+
+async def test_the_answer_goes_to_stdout_and_nothing_else_does(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(say("It is done."))
+    result = await place.holdfast("run", "do", "it")
+    assert (result.code, result.out, result.err) == (0, "It is done.\n", "")
+    assert server.requests[0].body["messages"][-1]["content"] == "do it"
+
+
+async def test_the_pipe_is_context_after_the_words(place: Place, server: ModelServer) -> None:
+    await place.holdfast("run", "sum it up", stdin=b"one\ntwo\n")
+    assert server.requests[0].body["messages"][-1]["content"] == "sum it up\n\none\ntwo"
+
+
+async def test_json_is_one_event_a_line_from_start_to_end(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(say("It is done."))
+    result = await place.holdfast("run", "do it", "--json")
+    events = [json.loads(line) for line in result.out.splitlines()]
+    assert (result.code, result.err) == (0, "")
+    assert events[0]["event"] == "run.started"
+    assert events[-1]["event"] == "run.completed"
+    assert events[-1]["output"] == "It is done."
+    numbers = [event["seq"] for event in events]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_a_session_is_continued_by_its_name(place: Place, server: ModelServer) -> None:
+    await place.holdfast("run", "say:first", "--session", "s1")
+    elsewhere = place.root / "elsewhere"
+    elsewhere.mkdir()
+    result = await place.holdfast("run", "say:second", "--session", "s1", cwd=elsewhere)
+    assert (result.code, result.out) == (0, "second\n")
+    said = [m["content"] for m in server.requests[-1].body["messages"] if m["role"] != "system"]
+    assert said == ["say:first", "first", "say:second"]
+    assert f"works in {place.work}" in result.err
+
+
+async def test_a_model_that_refuses_for_good_is_exit_code_4(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(refuse(401, "wrong key", code="invalid_api_key"))
+    result = await place.holdfast("run", "do it")
+    assert result.code == 4
+    assert result.out == ""
+    assert "the run failed" in result.err
+
+
+async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> None:
+    server.then(stream(token_of("thinking"), Wait()))
+    async with place.started("run", "do it") as process:
+        await read_until(process.stdout, "thinking")
+        process.send_signal(signal.SIGINT)
+        err = await read_all(process.stderr)
+        assert await process.wait() == 130
+    assert "stopping" in err
+    assert "the run was stopped" in err
+
+
+@pytest.mark.promise("RUN-21")
+async def test_an_owner_that_is_killed_is_replaced_and_the_run_goes_on(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(stream(token_of("half an ans"), Wait()))
+    server.then(say("the whole answer"))
+    async with place.started("gateway", "run", "--port", "0") as gateway:
+        await read_until(gateway.stderr, "ready on")
+        async with place.started("run", "do it") as client:
+            await read_until(client.stdout, "half an ans")
+            gateway.kill()
+            out = await read_all(client.stdout)
+            err = await read_all(client.stderr)
+            assert await client.wait() == 0, err
+    assert out == "\nthe whole answer\n"
+    assert "does not count" in err
+    assert len(server.requests) == 2
+
+
+async def test_two_terminals_share_one_engine(place: Place, server: ModelServer) -> None:
+    gate = Wait()
+    server.then(stream(token_of("first"), gate, finish(), DONE))
+    async with place.started("run", "one") as first:
+        await read_until(first.stdout, "first")
+        second = await place.holdfast("run", "say:second")
+        assert (second.code, second.out) == (0, "second\n")
+        gate.gate.set()
+        assert await first.wait() == 0

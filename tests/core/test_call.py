@@ -1,0 +1,120 @@
+"""A call that may have had its effect is never started twice, unless its tool says so."""
+
+import pytest
+
+from holdfast.core.call import (
+    ABORTED_TEXT,
+    UNKNOWN_TEXT,
+    Begin,
+    Call,
+    CallAsked,
+    CallCleared,
+    CallParked,
+    CallSettled,
+    CallStarted,
+    Event,
+    Leave,
+    OnCrash,
+    Outcome,
+    Settle,
+    Status,
+    Step,
+    abort,
+    cut,
+    evolve,
+    next_step,
+)
+from holdfast.core.messages import Proposal
+from holdfast.core.types import CallId, RequestId, RunId
+from holdfast.errors import IllegalTransition
+
+RUN, CALL = RunId("run"), CallId("call")
+PROPOSAL = Proposal(CALL, "write_file", "{}")
+FACTS: dict[str, Event] = {
+    "a person is asked": CallAsked(run_id=RUN, call_id=CALL, request_id=RequestId("q")),
+    "a person agrees": CallCleared(run_id=RUN, call_id=CALL),
+    "it begins": CallStarted(run_id=RUN, call_id=CALL, tool="write_file"),
+    "it waits": CallParked(run_id=RUN, call_id=CALL, reason="child"),
+    "it ends": CallSettled(
+        run_id=RUN, call_id=CALL, tool="write_file", outcome=Outcome.OK, text="done"
+    ),
+}
+ALLOWED = {
+    ("proposed", "a person is asked"): "asked",
+    ("proposed", "it begins"): "started",
+    ("proposed", "it ends"): "settled",
+    ("asked", "a person agrees"): "cleared",
+    ("asked", "it ends"): "settled",
+    ("cleared", "it begins"): "started",
+    ("cleared", "it ends"): "settled",
+    ("started", "it waits"): "parked",
+    ("started", "it ends"): "settled",
+    ("parked", "it ends"): "settled",
+    ("doubtful", "it begins"): "started",
+    ("doubtful", "it ends"): "settled",
+}
+
+
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("fact", FACTS)
+def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
+    call = Call(PROPOSAL, status)
+    if (status.value, fact) in ALLOWED:
+        assert evolve(call, FACTS[fact]) == Call(PROPOSAL, Status(ALLOWED[status.value, fact]))
+    else:
+        with pytest.raises(IllegalTransition, match=f"while call call is {status}"):
+            evolve(call, FACTS[fact])
+        assert call == Call(PROPOSAL, status)
+
+
+@pytest.mark.parametrize("status", Status)
+def test_every_call_that_is_not_settled_can_be_settled(status: Status) -> None:
+    assert ((status.value, "it ends") in ALLOWED) is not status.final
+
+
+def test_a_call_waits_while_asked_or_parked_and_ends_when_settled() -> None:
+    assert {s for s in Status if s.waiting} == {Status.ASKED, Status.PARKED}
+    assert {s for s in Status if s.final} == {Status.SETTLED}
+
+
+@pytest.mark.parametrize("status", Status)
+def test_the_end_of_the_process_puts_only_a_call_in_flight_in_doubt(status: Status) -> None:
+    after = cut(Call(PROPOSAL, status)).status
+    assert after is (Status.DOUBTFUL if status is Status.STARTED else status)
+
+
+UNKNOWN = Settle(Outcome.UNKNOWN, UNKNOWN_TEXT)
+ABORTED = Settle(Outcome.ABORTED, ABORTED_TEXT)
+STEPS: dict[tuple[str, str], Step] = {
+    ("proposed", "repeat"): Begin(),
+    ("proposed", "unknown"): Begin(),
+    ("asked", "repeat"): Leave(),
+    ("asked", "unknown"): Leave(),
+    ("cleared", "repeat"): Begin(),
+    ("cleared", "unknown"): Begin(),
+    ("started", "repeat"): UNKNOWN,
+    ("started", "unknown"): UNKNOWN,
+    ("parked", "repeat"): Leave(),
+    ("parked", "unknown"): Leave(),
+    ("doubtful", "repeat"): Begin(),
+    ("doubtful", "unknown"): UNKNOWN,
+    ("settled", "repeat"): Leave(),
+    ("settled", "unknown"): Leave(),
+}
+
+
+@pytest.mark.promise("BACK-10")
+@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("on_crash", OnCrash)
+def test_every_call_has_exactly_one_next_step(status: Status, on_crash: OnCrash) -> None:
+    assert next_step(Call(PROPOSAL, status), on_crash) == STEPS[status.value, on_crash.value]
+
+
+@pytest.mark.parametrize("status", [s for s in Status if not s.final])
+@pytest.mark.parametrize("on_crash", OnCrash)
+def test_a_stopped_call_is_unknown_only_if_it_may_have_had_effects(
+    status: Status, on_crash: OnCrash
+) -> None:
+    begun = status in (Status.STARTED, Status.DOUBTFUL)
+    expected = UNKNOWN if begun and on_crash is OnCrash.UNKNOWN else ABORTED
+    assert abort(Call(PROPOSAL, status), on_crash) == expected

@@ -1,0 +1,97 @@
+"""Facts have one name each, can be written down and read back, and say whom they speak of."""
+
+from dataclasses import fields
+from typing import get_args
+
+import msgspec
+import pytest
+
+from holdfast.core import intents
+from holdfast.core.approval import ApprovalRequested, Choice
+from holdfast.core.call import CallSettled, Kept, Outcome
+from holdfast.core.delivery import SendStarted
+from holdfast.core.events import ACTED_UPON, TERMINAL, Delta, Event, MessageDelta, Record, run_of
+from holdfast.core.inbox import Idempotency, InputAdmitted
+from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
+from holdfast.core.run import ModelAnswered, RunCompleted, RunStarted
+from holdfast.core.session import SessionOpened
+from holdfast.core.types import CallId, DeliveryId, Fact, InputId, RequestId, RunId, Usage, kind
+
+KINDS: tuple[type[Fact], ...] = (*get_args(Event), *get_args(Delta))
+RUN, INPUT, CALL = RunId("run"), InputId("input"), CallId("call")
+
+
+def test_no_two_facts_go_by_the_same_name() -> None:
+    names = [kind(k) for k in KINDS]
+    assert len(set(names)) == len(names)
+    assert kind(RunStarted(run_id=RUN)) == kind(RunStarted) == "run.started"
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        InputAdmitted(
+            input_id=INPUT,
+            run_id=RUN,
+            text="hi",
+            history=(User("a"), Assistant("b"), ToolResult(CALL, "c"), System("d")),
+            idempotency=Idempotency(route="runs", key="k", fingerprint="f"),
+            metadata={"a": "b"},
+        ),
+        ModelAnswered(
+            run_id=RUN, turn=1, text="", calls=(Proposal(CALL, "t", "{"),), usage=Usage(1, 2)
+        ),
+        CallSettled(
+            run_id=RUN,
+            call_id=CALL,
+            tool="t",
+            outcome=Outcome.UNKNOWN,
+            text="?",
+            kept=(Kept(path="a", blob="b"),),
+        ),
+        ApprovalRequested(
+            run_id=RUN,
+            call_id=CALL,
+            request_id=RequestId("q"),
+            command="c",
+            description="d",
+            execution="e",
+            choices=(Choice.ONCE, Choice.DENY),
+            expires_at=1.0,
+        ),
+        SendStarted(delivery_id=DeliveryId("d")),
+        SessionOpened(session_id="s", workspace="/w", platform="cli"),
+    ],
+    ids=kind,
+)
+def test_what_was_written_down_is_what_is_read(fact: Fact) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(fact), type=Event) == fact
+
+
+def test_whatever_is_acted_upon_or_ends_a_run_is_a_fact_and_survives_a_power_cut() -> None:
+    assert set(KINDS) >= ACTED_UPON >= set(TERMINAL)
+    assert {kind(t) for t in TERMINAL} == {"run.completed", "run.failed", "run.cancelled"}
+
+
+def test_a_fact_says_which_run_it_speaks_of() -> None:
+    delta = MessageDelta(run_id=RUN, turn=1, text="he")
+    assert run_of(Record(1, 1, 0.0, delta).fact) == RUN
+    assert run_of(SessionOpened(session_id="s", workspace="", platform="cli")) is None
+
+
+def test_facts_are_never_changed() -> None:
+    fact = RunCompleted(run_id=RUN, output="yes", usage=Usage())
+    with pytest.raises(AttributeError):
+        fact.output = "no"
+
+
+def test_usage_adds_up() -> None:
+    assert Usage(1, 2) + Usage(10, 20) == Usage(11, 22)
+    assert Usage(11, 22).total_tokens == 33
+
+
+def test_every_intent_says_who_asks_and_all_but_new_words_name_their_run() -> None:
+    for intent in get_args(intents.Intent):
+        names = {f.name for f in fields(intent)}
+        assert "by" in names
+        assert ("run_id" in names) is (intent is not intents.Submit)

@@ -1,0 +1,226 @@
+"""The transcript is what the model reads: whole, in the order it was read, with one note of a cut.
+
+That it stays so for every prefix of every legal history is explored in test_session.py.
+"""
+
+import pytest
+
+from holdfast.core.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
+from holdfast.core.history import Transcript, resume_note
+from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
+from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.run import (
+    ModelAnswered,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+)
+from holdfast.core.session import SessionReset
+from holdfast.core.types import CallId, Fact, InputId, RunId, Usage
+
+A, B = RunId("a"), RunId("b")
+C1, C2 = CallId("c1"), CallId("c2")
+
+
+def transcript(*facts: Fact) -> Transcript:
+    grown = Transcript()
+    for fact in facts:
+        grown.add(fact)
+    return grown
+
+
+def admitted(text: str, run_id: RunId = A, instructions: str = "") -> InputAdmitted:
+    return InputAdmitted(
+        input_id=InputId(text), run_id=run_id, text=text, instructions=instructions
+    )
+
+
+def promoted(text: str, run_id: RunId = A) -> InputPromoted:
+    return InputPromoted(input_id=InputId(text), run_id=run_id)
+
+
+def read(text: str, run_id: RunId = A) -> tuple[Fact, Fact]:
+    return admitted(text, run_id), promoted(text, run_id)
+
+
+def answered(text: str, *call_ids: CallId, run_id: RunId = A) -> ModelAnswered:
+    wanted = tuple(Proposal(c, "t", "{}") for c in call_ids)
+    return ModelAnswered(run_id=run_id, turn=1, text=text, calls=wanted)
+
+
+def assistant(text: str, *call_ids: CallId) -> Assistant:
+    return Assistant(text, tuple(Proposal(c, "t", "{}") for c in call_ids))
+
+
+def settled(call_id: CallId, text: str = "done") -> CallSettled:
+    return CallSettled(run_id=A, call_id=call_id, tool="t", outcome=Outcome.OK, text=text)
+
+
+def completed(run_id: RunId = A) -> RunCompleted:
+    return RunCompleted(run_id=run_id, output="", usage=Usage())
+
+
+def failed(run_id: RunId = A) -> RunFailed:
+    return RunFailed(run_id=run_id, code="c", error="e", usage=Usage())
+
+
+def cancelled(run_id: RunId = A) -> RunCancelled:
+    return RunCancelled(run_id=run_id, reason="stopped", usage=Usage())
+
+
+def resumed(cause: str = "crash") -> RunResumed:
+    return RunResumed(run_id=A, cause=cause)
+
+
+def test_words_stand_where_they_were_read_not_where_they_arrived() -> None:
+    grown = transcript(*read("first"), admitted("later", B), answered("yes"), promoted("later", B))
+    assert grown.for_model() == [User("first"), assistant("yes"), User("later")]
+
+
+@pytest.mark.parametrize("ending", [InputSuperseded, InputRefused])
+def test_words_that_were_not_read_are_not_in_it(
+    ending: type[InputSuperseded] | type[InputRefused],
+) -> None:
+    gone = ending(input_id=InputId("never"), run_id=A, reason="stopped")
+    assert transcript(admitted("never"), gone, gone).for_model() == []
+
+
+def test_a_result_follows_its_call() -> None:
+    grown = transcript(*read("go"), answered("", C1, C2), settled(C2, "two"), settled(C1, "one"))
+    assert grown.for_model() == [
+        User("go"),
+        assistant("", C1, C2),
+        ToolResult(C2, "two"),
+        ToolResult(C1, "one"),
+    ]
+    assert grown.messages == grown.for_model()
+
+
+def test_a_call_without_a_result_is_shown_as_unknown_until_the_result_is_there() -> None:
+    grown = transcript(*read("go"), answered("", C1))
+    assert grown.for_model()[-1] == ToolResult(C1, UNKNOWN_TEXT)
+    grown.add(settled(C1, "it worked"))
+    assert grown.for_model()[-1] == ToolResult(C1, "it worked")
+
+
+@pytest.mark.parametrize("ending", [completed(), failed(), cancelled()])
+def test_a_run_that_ended_leaves_no_call_open(ending: Fact) -> None:
+    grown = transcript(*read("go"), answered("", C1), ending, settled(C1), *read("next", B))
+    assert grown.messages == [
+        User("go"),
+        assistant("", C1),
+        ToolResult(C1, UNKNOWN_TEXT),
+        User("next"),
+    ]
+
+
+@pytest.mark.parametrize("ending", [failed(B), cancelled(B)])
+def test_the_end_of_a_run_in_the_queue_does_not_touch_the_run_at_work(ending: Fact) -> None:
+    grown = transcript(*read("go"), answered("", C1), resumed(), ending, settled(C1, "it worked"))
+    assert grown.messages[-1] == ToolResult(C1, "it worked")
+    assert grown.for_model()[-1] == User(resume_note("crash"))
+
+
+def test_other_facts_change_nothing() -> None:
+    grown = transcript(*read("go"), CallStarted(run_id=A, call_id=C1, tool="t"))
+    assert grown.for_model() == [User("go")]
+
+
+@pytest.mark.promise("BACK-09")
+def test_the_note_of_a_cut_stands_alone_where_there_are_no_new_words() -> None:
+    grown = transcript(*read("go"), answered("", C1), settled(C1), resumed())
+    assert grown.for_model()[-2:] == [ToolResult(C1, "done"), User(resume_note("crash"))]
+
+
+def test_the_note_comes_before_the_words_and_in_the_same_message() -> None:
+    grown = transcript(*read("go"), resumed(), resumed())
+    assert grown.for_model() == [User(f"{resume_note('crash')}\n\ngo")]
+    assert grown.messages == [User("go")]  # a note is told, never remembered
+
+
+def test_the_note_is_told_once() -> None:
+    grown = transcript(*read("go"), resumed(), answered("on it", C1), settled(C1))
+    assert grown.for_model() == grown.messages
+
+
+def test_a_wait_between_the_cut_and_the_next_turn_does_not_swallow_the_note() -> None:
+    grown = transcript(*read("go"), answered("", C1), resumed(), settled(C1), resumed(cause=""))
+    assert grown.for_model()[-1] == User(resume_note("crash"))
+
+
+def test_there_is_no_note_after_a_wait_nor_where_nothing_was_said_yet() -> None:
+    assert transcript(*read("go"), resumed(cause="")).for_model() == [User("go")]
+    grown = transcript(admitted("go"), resumed(), promoted("go"))
+    assert grown.for_model() == [User("go")]
+
+
+@pytest.mark.parametrize("ending", [completed(), failed(), cancelled()])
+def test_the_note_of_a_run_that_ended_is_not_told_to_the_next(ending: Fact) -> None:
+    grown = transcript(*read("go"), resumed(), ending, *read("next", B))
+    assert grown.for_model() == [User("go"), User("next")]
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("restart_timeout", "gateway restart"),
+        ("shutdown_timeout", "gateway shutdown"),
+        ("crash", "gateway interruption"),
+        ("a cause of a later version", "gateway interruption"),
+    ],
+)
+def test_the_note_names_the_cause_and_says_that_the_history_is_intact(
+    cause: str, words: str
+) -> None:
+    note = resume_note(cause)
+    assert note.startswith("[System note:")
+    assert words in note and "intact" in note and "tool results" in note
+
+
+def with_history(*messages: Message) -> tuple[Fact, ...]:
+    own = InputAdmitted(input_id=InputId("own"), run_id=A, text="own", history=messages)
+    return own, promoted("own")
+
+
+def test_a_history_of_the_callers_replaces_what_was_said_before() -> None:
+    grown = transcript(*read("old"), answered("", C1), *with_history(System("be brief")))
+    assert grown.for_model() == [System("be brief"), User("own")]
+    assert transcript(*read("old"), *with_history()).for_model() == [User("own")]
+
+
+def test_a_history_of_the_callers_is_mended_like_our_own() -> None:
+    mended = transcript(
+        *with_history(
+            ToolResult(C2, "nobody asked"),
+            assistant("", C1, C2),
+            ToolResult(C1, "one"),
+            User("and?"),
+            assistant("", C1),
+        )
+    )
+    assert mended.for_model() == [
+        assistant("", C1, C2),
+        ToolResult(C1, "one"),
+        ToolResult(C2, UNKNOWN_TEXT),
+        User("and?"),
+        assistant("", C1),
+        ToolResult(C1, UNKNOWN_TEXT),
+        User("own"),
+    ]
+
+
+def test_a_reset_starts_fresh_but_loses_no_words_still_to_be_read() -> None:
+    reset = SessionReset(reason="suspended")
+    grown = transcript(*read("old"), answered("", C1), resumed(), admitted("new", B), reset)
+    assert grown.for_model() == []
+    grown.add(promoted("new", B))
+    grown.add(settled(C1))  # of a run that no longer counts
+    assert grown.for_model() == [User("new")]
+
+
+def test_instructions_last_as_long_as_their_run() -> None:
+    grown = transcript(admitted("go", A, "be kind"), admitted("more", B), completed(B))
+    assert grown.instructions == {A: "be kind"}
+    grown.add(completed(A))
+    assert grown.instructions == {}

@@ -1,0 +1,1 @@
+"""Fakes at the wire: servers that speak the real protocols, with faults on demand."""

@@ -1,0 +1,386 @@
+"""Configuration: where a value comes from, and what the operator is told when one is wrong."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from holdfast import config as configuration
+from holdfast.config import Config, Secret, load
+from holdfast.core.session import OnStart
+from holdfast.errors import Misconfigured
+
+
+def load_file(home: Path, text: str, environ: Mapping[str, str] | None = None) -> Config:
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(text)
+    return load({"HOME": str(home.parent), "HOLDFAST_HOME": str(home), **(environ or {})}, {})
+
+
+def complaint(
+    home: Path, text: str = "", environ: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    """What is wrong and what to write instead, with the file's path cut out."""
+    with pytest.raises(Misconfigured) as caught:
+        load_file(home, text, environ)
+    told = str(caught.value), caught.value.hint
+    assert "\n" not in "".join(told)
+    return told[0].replace(str(home / "config.toml"), "FILE"), told[1]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_without_anything_the_defaults_hold_and_nothing_is_created(home: Path) -> None:
+    config = load({"HOME": "/nowhere", "HOLDFAST_HOME": str(home)}, {})
+    assert (config.gateway.host, config.gateway.port) == ("127.0.0.1", 8642)
+    assert config.recovery.on_start is OnStart.RESUME
+    assert set(config.origins.values()) == {"default"}
+    assert not home.exists()
+
+
+def test_the_home_is_below_the_users_unless_it_is_named(tmp_path: Path) -> None:
+    assert load({"HOME": str(tmp_path)}, {}).home == tmp_path / ".holdfast"
+    assert load({"HOME": str(tmp_path), "HOLDFAST_HOME": ""}, {}).home == tmp_path / ".holdfast"
+    assert load({"HOME": str(tmp_path), "HOLDFAST_HOME": "~/h"}, {}).home == tmp_path / "h"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(home: Path) -> None:
+    file = "[gateway]\nport = 1001\n"
+    config = load_file(home, file)
+    assert config.gateway.port == 1001
+    assert config.origins["gateway.port"] == str(home / "config.toml")
+
+    environ = {"HOLDFAST_HOME": str(home), "HOLDFAST_PORT": "1002"}
+    config = load(environ, {})
+    assert config.gateway.port == 1002
+    assert config.origins["gateway.port"] == "environment HOLDFAST_PORT"
+
+    config = load(environ, {"gateway.port": "1003"})
+    assert config.gateway.port == 1003
+    assert config.origins["gateway.port"] == "flag"
+
+
+def test_every_key_can_be_set_in_the_file(home: Path) -> None:
+    config = load_file(
+        home,
+        """
+        model = "openai/m"
+        plugins = ["more"]
+        [openai]
+        base_url = "http://localhost:1/v1"
+        api_key = "sk-1"
+        stall_s = 5
+        [gateway]
+        host = "0.0.0.0"
+        port = 0
+        api_key = "0123456789abcdef"
+        allowed_hosts = ["a.example"]
+        allowed_origins = ["https://b.example"]
+        drain_s = 1.5
+        workspace_roots = ["/srv"]
+        [limits]
+        running = 1
+        queued = 2
+        turns = 3
+        model_attempts = 4
+        body_mb = 5
+        [recovery]
+        on_start = "wait"
+        [journal]
+        low_water_mb = 0
+        ballast_mb = 0
+        retention_h = 48
+        [log]
+        level = "debug"
+        """,
+    )
+    assert set(config.origins.values()) == {str(home / "config.toml")}
+    assert config.openai.stall_s == 5.0
+    assert config.gateway.workspace_roots == ("/srv",)
+    assert config.recovery.on_start is OnStart.WAIT
+    assert (config.provider, config.model_name) == ("openai", "m")
+
+
+@pytest.mark.fault("F-25")
+@pytest.mark.parametrize(
+    ("text", "wrong", "instead"),
+    [
+        (
+            "[gateway]\nprot = 1",
+            "FILE: unknown key gateway.prot",
+            "did you mean port = 8642 under [gateway]?",
+        ),
+        (
+            "port = 1",
+            "FILE: unknown key port",
+            "did you mean port = 8642 under [gateway]?",
+        ),
+        (
+            "[gatway]\nport = 1",
+            "FILE: unknown key gatway.port",
+            "did you mean port = 8642 under [gateway]?",
+        ),
+        (
+            "zzz = 1",
+            "FILE: unknown key zzz",
+            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [log]",
+        ),
+        (
+            "[log]\nzzz = 1",
+            "FILE: unknown key log.zzz",
+            "known are log.level",
+        ),
+        (
+            "gateway = 1",
+            "FILE: gateway is a section",
+            "write [gateway] on its own line",
+        ),
+        (
+            '[gateway]\nport = "80"',
+            'FILE: gateway.port is "80"',
+            "it must be a whole number from 0 to 65535; write port = 8642 under [gateway]",
+        ),
+        (
+            "[gateway]\nport = 70000",
+            "FILE: gateway.port is 70000",
+            "it must be a whole number from 0 to 65535; write port = 8642 under [gateway]",
+        ),
+        (
+            "[limits]\nrunning = true",
+            "FILE: limits.running is true",
+            "it must be a whole number, at least 1; write running = 1024 under [limits]",
+        ),
+        (
+            "[gateway]\ndrain_s = inf",
+            "FILE: gateway.drain_s is Infinity",
+            "it must be a number of seconds, 0 to 86400; write drain_s = 0.0 under [gateway]",
+        ),
+        (
+            '[recovery]\non_start = "never"',
+            'FILE: recovery.on_start is "never"',
+            'it must be "resume", "wait" or "suspend"; write on_start = "resume" under [recovery]',
+        ),
+        (
+            '[log]\nlevel = "loud"',
+            'FILE: log.level is "loud"',
+            'it must be "debug", "info", "warning" or "error"; write level = "info" under [log]',
+        ),
+        (
+            "plugins = [1]",
+            "FILE: plugins is [1]",
+            'it must be a list of texts; write plugins = ["my_tools"] above the first section',
+        ),
+        (
+            '[gateway]\nworkspace_roots = ["srv"]',
+            'FILE: gateway.workspace_roots is ["srv"]',
+            "it must be a list of absolute directories; "
+            'write workspace_roots = ["/srv/work"] under [gateway]',
+        ),
+        (
+            '[openai]\nbase_url = "localhost:1"',
+            'FILE: openai.base_url is "localhost:1"',
+            "it must be an address with http:// or https://; "
+            'write base_url = "https://api.openai.com/v1" under [openai]',
+        ),
+        (
+            '[gateway]\napi_key = "short-secret"',
+            "FILE: gateway.api_key is too short",
+            "it must be at least 16 visible characters; "
+            'write api_key = "<at least 16 characters>" under [gateway]',
+        ),
+        (
+            '[gateway]\napi_key = ""',
+            "FILE: gateway.api_key is empty",
+            "it must be at least 16 visible characters; "
+            'write api_key = "<at least 16 characters>" under [gateway]',
+        ),
+        (
+            "[openai]\napi_key = 5",
+            "FILE: openai.api_key is not usable as a key",
+            'it must be a text of visible characters; write api_key = "sk-…" under [openai]',
+        ),
+        (
+            "[gateway\nport = 1",
+            "FILE is not TOML: Expected ']' at the end of a table declaration "
+            "(at line 1, column 9)",
+            "mend that line",
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named_with_what_to_write_instead(
+    home: Path, text: str, wrong: str, instead: str
+) -> None:
+    assert complaint(home, text) == (wrong, instead)
+
+
+@pytest.mark.parametrize(
+    ("environ", "wrong", "instead"),
+    [
+        (
+            {"HOLDFAST_PORT": "http"},
+            'HOLDFAST_PORT is "http"',
+            "it must be a whole number from 0 to 65535, like 8642",
+        ),
+        (
+            {"HOLDFAST_API_KEY": ""},
+            "HOLDFAST_API_KEY is empty",
+            "it must be at least 16 visible characters, like <at least 16 characters>",
+        ),
+        (
+            {"HOLDFAST_API_KEY": "0123456789 abcdef"},
+            "HOLDFAST_API_KEY is not usable as a key",
+            "it must be at least 16 visible characters, like <at least 16 characters>",
+        ),
+        (
+            {"HOLDFAST_MODEL": "gpt-5"},
+            'HOLDFAST_MODEL is "gpt-5" and there is no provider "gpt-5"',
+            "known are openai, scripted, offline; write provider/name, like openai/gpt-5",
+        ),
+        (
+            {"HOLDFAST_MODEL": "acme/large"},
+            'HOLDFAST_MODEL is "acme/large" and there is no provider "acme"',
+            "known are openai, scripted, offline; write provider/name, like openai/large",
+        ),
+        (
+            {"HOLDFAST_MODEL": "openai/"},
+            'HOLDFAST_MODEL is "openai/" and names no model',
+            "write provider/name, like openai/gpt-5-mini",
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_named_too(
+    home: Path, environ: Mapping[str, str], wrong: str, instead: str
+) -> None:
+    assert complaint(home, environ=environ) == (wrong, instead)
+
+
+def test_an_empty_variable_is_as_good_as_none(home: Path) -> None:
+    config = load_file(home, "", {"HOLDFAST_MODEL": "", "OPENAI_API_KEY": "", "HOLDFAST_PORT": ""})
+    assert set(config.origins.values()) == {"default"}
+
+
+def test_a_file_that_is_no_text_is_named(home: Path) -> None:
+    home.mkdir()
+    (home / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(Misconfigured, match="is not UTF-8 text"):
+        load({"HOLDFAST_HOME": str(home)}, {})
+
+
+def test_a_file_that_is_a_directory_is_named(home: Path) -> None:
+    (home / "config.toml").mkdir(parents=True)
+    with pytest.raises(Misconfigured, match="config.toml cannot be read: Is a directory"):
+        load({"HOLDFAST_HOME": str(home)}, {})
+
+
+def test_a_home_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(Misconfigured, match="file is a file"):
+        load({"HOLDFAST_HOME": str(file)}, {})
+    with pytest.raises(Misconfigured, match="lies below .*, which is a file"):
+        load({"HOLDFAST_HOME": str(file / "below")}, {})
+    with pytest.raises(Misconfigured, match="too long a path for a socket"):
+        load({"HOLDFAST_HOME": str(tmp_path / ("x" * 100))}, {})
+
+
+@pytest.fixture
+def not_root() -> Iterator[None]:
+    """Root may write everywhere; what one may do is asked of the real user, so be another."""
+    before = os.getuid()
+    os.setreuid(before or 65534, -1)
+    yield
+    os.setreuid(before, -1)
+
+
+@pytest.mark.usefixtures("not_root")
+def test_a_home_that_cannot_be_written_is_refused(home: Path) -> None:
+    home.mkdir(mode=0o500)
+    with pytest.raises(Misconfigured, match="is not writable"):
+        load({"HOLDFAST_HOME": str(home)}, {})
+    with pytest.raises(Misconfigured, match="cannot be made: .* is not writable"):
+        load({"HOLDFAST_HOME": str(home / "below")}, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "model", "why"),
+    [
+        ({"HOLDFAST_MODEL": "openai/m"}, "openai/m", "set by environment HOLDFAST_MODEL"),
+        (
+            {"HOLDFAST_MODEL": "offline", "OPENAI_API_KEY": "sk"},
+            "offline",
+            "set by environment HOLDFAST_MODEL",
+        ),
+        (
+            {"OPENAI_API_KEY": "sk"},
+            "openai/gpt-5-mini",
+            "there is a key in environment OPENAI_API_KEY and no model is named",
+        ),
+        (
+            {"OPENAI_BASE_URL": "http://localhost:1/v1"},
+            "openai/default",
+            "there is a server in environment OPENAI_BASE_URL and no model is named, "
+            'so it is asked for "default"',
+        ),
+        ({}, "offline", "no model is configured: set HOLDFAST_MODEL, or OPENAI_API_KEY"),
+    ],
+)
+def test_the_model_is_the_first_hit_and_says_why(
+    home: Path, environ: Mapping[str, str], model: str, why: str
+) -> None:
+    config = load_file(home, "", environ)
+    assert (config.model, config.model_reason) == (model, why)
+
+
+def test_a_secret_is_not_printed_by_accident(home: Path) -> None:
+    config = load_file(home, '[openai]\napi_key = "sk-canary"\n')
+    assert config.openai.api_key is not None
+    assert config.openai.api_key.reveal() == "sk-canary"
+    secret = config.openai.api_key
+    printed = f"{config!r} {secret} {secret!r} {list(configuration.shown(config))}"
+    assert "canary" not in printed
+    assert "canary" not in str(complaint(home, '[gateway]\napi_key = "canary"\n'))
+
+
+def test_the_given_key_is_the_key(home: Path) -> None:
+    config = load_file(home, "", {"HOLDFAST_API_KEY": "0123456789abcdef"})
+    assert configuration.api_key(config).reveal() == "0123456789abcdef"
+    assert not (home / "api_key").exists()
+
+
+def test_a_key_is_made_once_and_only_the_owner_may_read_it(home: Path) -> None:
+    config = load({"HOLDFAST_HOME": str(home)}, {})
+    key = configuration.api_key(config).reveal()
+    assert len(bytes.fromhex(key)) == 32
+    assert configuration.api_key(config).reveal() == key
+    assert stat.S_IMODE((home / "api_key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert os.listdir(home) == ["api_key"]
+
+
+def test_a_damaged_key_file_is_named_and_not_replaced(home: Path) -> None:
+    config = load_file(home, "")
+    (home / "api_key").write_text("x\n")
+    with pytest.raises(Misconfigured, match="api_key holds no key of 16 characters") as caught:
+        configuration.api_key(config)
+    assert caught.value.hint == "delete it for a new one"
+
+
+@pytest.mark.anyio
+async def test_whoever_needs_the_key_at_the_same_time_gets_the_same_one(home: Path) -> None:
+    config = load({"HOLDFAST_HOME": str(home)}, {})
+    keys: list[Secret] = []
+
+    async def need() -> None:
+        keys.append(await anyio.to_thread.run_sync(configuration.api_key, config))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(need)
+    assert len({key.reveal() for key in keys}) == 1
+    assert os.listdir(home) == ["api_key"]

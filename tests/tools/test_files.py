@@ -1,0 +1,373 @@
+"""The file tools, as the model meets them."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from anyio import to_thread
+
+from holdfast.core.call import Kept, OnCrash
+from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
+from holdfast.engine.prompt import system_prompt
+from holdfast.errors import ToolFailed
+from holdfast.journal.blobs import Blobs
+from holdfast.tools import files
+from holdfast.tools.files import MAX_TEXT, TOOLS, Bounds, SearchFiles
+from holdfast.tools.gate import Gate
+from holdfast.tools.tool import Context, Done, Effect, Tool, schema
+
+pytestmark = pytest.mark.anyio
+BY_NAME: dict[str, Tool[Any]] = {tool.name: tool for tool in TOOLS}
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    root = tmp_path / "ws"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path)
+
+
+@pytest.fixture
+def context(workspace: Path, blobs: Blobs) -> Context:
+    key = SessionKey(OPERATOR, SessionId("s"))
+    return Context(key, RunId("r"), CallId("c"), workspace, blobs)
+
+
+async def call(context: Context, name: str, **arguments: object) -> Done:
+    tool = BY_NAME[name]
+    outcome = await tool.run(context, msgspec.convert(arguments, tool.arguments))
+    assert isinstance(outcome, Done)
+    assert len(outcome.text.encode()) <= MAX_TEXT
+    return outcome
+
+
+async def test_a_directory_is_listed_with_what_each_thing_is(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "b.txt").write_text("four")
+    (workspace / "a").mkdir()
+    (workspace / "c").symlink_to("b.txt")
+    os.mkfifo(workspace / "d")
+    (workspace / "e\nf").write_text("")
+    os.close(os.open(os.fsencode(workspace) + b"/g\xff", os.O_CREAT))
+    text = (await call(context, "list_files")).text
+    assert text.split("\n") == [
+        "a/",
+        "b.txt (4 bytes)",
+        "c (link)",
+        "d (not a regular file)",
+        "e\\nf (0 bytes)",
+        "g\\udcff (0 bytes)",
+    ]
+    assert (await call(context, "list_files", path="a")).text == "(empty directory)"
+
+
+async def test_a_long_listing_says_how_much_is_missing(context: Context, workspace: Path) -> None:
+    for number in range(400):
+        (workspace / f"{number:0200}").touch()
+    text = (await call(context, "list_files")).text
+    shown = text.count(" bytes)")
+    assert text.endswith(f"[{400 - shown} more not shown; search_files finds text among them]")
+
+
+async def test_a_file_is_read_with_numbered_lines(context: Context, workspace: Path) -> None:
+    (workspace / "a.txt").write_bytes(b"one\r\ntwo \xff\n\nfour")
+    assert (await call(context, "read_file", path="a.txt")).text == "1\tone\n2\ttwo �\n3\t\n4\tfour"
+    part = await call(context, "read_file", path="a.txt", offset=2, limit=2)
+    assert part.text == "2\ttwo �\n3\t\n[lines 2 to 3 shown; go on with offset=4]"
+    with pytest.raises(ToolFailed, match="it has 4 lines"):
+        await call(context, "read_file", path="a.txt", offset=5)
+
+
+async def test_all_of_a_big_file_can_be_read_by_going_on_as_told(
+    context: Context, workspace: Path
+) -> None:
+    lines = [f"{number} {'x' * (number % 90)}" for number in range(5_000)]
+    (workspace / "big.txt").write_text("\n".join(lines))
+    got: list[str] = []
+    offset = "1"
+    while offset:
+        text = (await call(context, "read_file", path="big.txt", offset=int(offset))).text
+        body, _, offset = text.partition("; go on with offset=")
+        got += [line.partition("\t")[2] for line in body.split("\n") if not line.startswith("[")]
+        offset = offset.removesuffix("]")
+    assert got == lines
+
+
+async def test_a_line_too_long_to_show_is_cut_and_said_to_be(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "min.js").write_text("short\n" + "é" * 100_000 + "\nlast\n")
+    first = await call(context, "read_file", path="min.js")
+    assert first.text == "1\tshort\n[lines 1 to 1 shown; go on with offset=2]"
+    second = await call(context, "read_file", path="min.js", offset=2)
+    assert second.text.endswith("é\n[line 2 is too long and cut; go on with offset=3]")
+    assert (await call(context, "read_file", path="min.js", offset=3)).text == "3\tlast"
+
+
+async def test_binary_and_empty_files_are_described(context: Context, workspace: Path) -> None:
+    (workspace / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (workspace / "empty").touch()
+    text = (await call(context, "read_file", path="a.png")).text
+    assert text.startswith("Binary file, 16 bytes, begins with 89 50 4e 47")
+    assert (await call(context, "read_file", path="empty")).text == "(empty file)"
+
+
+async def test_what_a_write_replaces_is_kept(
+    context: Context, workspace: Path, blobs: Blobs
+) -> None:
+    first = await call(context, "write_file", path="./new/a.txt", content="one\n")
+    assert first == Done("Created new/a.txt (1 line, 4 bytes).", (Kept(path="new/a.txt"),))
+    path = str(workspace / "new/a.txt")
+    second = await call(context, "write_file", path=path, content="two\nthree")
+    assert second.text == "Replaced new/a.txt (2 lines, 9 bytes)."
+    assert second.kept[0].path == "new/a.txt"
+    assert blobs.get(second.kept[0].blob) == b"one\n"
+    assert (workspace / "new/a.txt").read_text() == "two\nthree"
+
+
+class FullDisk:
+    def put(self, data: bytes) -> str:
+        raise OSError(28, "No space left on device")
+
+
+async def test_nothing_is_written_when_the_former_version_cannot_be_kept(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("old")
+    full = Context(context.session, context.run_id, context.call_id, workspace, FullDisk())
+    with pytest.raises(ToolFailed, match="nothing was written"):
+        await call(full, "write_file", path="a.txt", content="new")
+    assert (workspace / "a.txt").read_text() == "old"
+    assert os.listdir(workspace) == ["a.txt"]
+
+
+async def test_a_patch_changes_one_place_and_keeps_the_former_version(
+    context: Context, workspace: Path, blobs: Blobs
+) -> None:
+    former = b"a = 1\nb = 2\n\xff\n"
+    (workspace / "a.py").write_bytes(former)
+    done = await call(context, "patch", path="a.py", old="b = 2", new="b = 3")
+    assert done.text == "Patched a.py: line 2."
+    assert blobs.get(done.kept[0].blob) == former
+    assert (workspace / "a.py").read_bytes() == b"a = 1\nb = 3\n\xff\n"
+
+
+async def test_a_patch_that_fits_more_than_once_asks_for_more_unless_all_are_meant(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("x\ny x x\n")
+    with pytest.raises(ToolFailed, match="old occurs 3 times"):
+        await call(context, "patch", path="a.txt", old="x", new="z")
+    done = await call(context, "patch", path="a.txt", old="x", new="z", all=True)
+    assert done.text == "Patched a.txt: 3 places, the first in line 1."
+    assert (workspace / "a.txt").read_text() == "z\ny z z\n"
+
+
+async def test_a_patch_that_fits_nowhere_shows_the_nearest_line(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "a.py").write_text("import os\n\n\tdef total(items):\n")
+    with pytest.raises(ToolFailed, match=r"nearest line is 3: '\\tdef total\(items\):'"):
+        await call(context, "patch", path="a.py", old="    def total(items):\n", new="")
+    with pytest.raises(ToolFailed, match="no line is like it"):
+        await call(context, "patch", path="a.py", old="§§§§", new="")
+    with pytest.raises(ToolFailed, match="the same"):
+        await call(context, "patch", path="a.py", old="os", new="os")
+    with pytest.raises(ToolFailed, match="no such file"):
+        await call(context, "patch", path="no/a.py", old="os", new="sys")
+    assert not (workspace / "no").exists()
+
+
+async def test_a_patch_fits_a_file_with_other_line_ends(context: Context, workspace: Path) -> None:
+    (workspace / "a.txt").write_bytes(b"one\r\ntwo\r\nthree\r\n")
+    await call(context, "patch", path="a.txt", old="one\ntwo\n", new="1\n2\n")
+    assert (workspace / "a.txt").read_bytes() == b"1\r\n2\r\nthree\r\n"
+
+
+@pytest.fixture
+def project(workspace: Path) -> Path:
+    for name in ("src/deep/a.py", ".git/config", "node_modules/x.js", "b.py", ".holdfast-0.tmp"):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text("first\nfind ME (here)\r\n")
+    (workspace / "c.bin").write_bytes(b"find ME\0")
+    (workspace / "d.txt").write_text("find ME" * 400_000)
+    (workspace / "out").symlink_to("/etc")
+    return workspace
+
+
+async def test_a_search_names_file_and_line_and_says_what_it_left_out(
+    context: Context, project: Path
+) -> None:
+    assert (await call(context, "search_files", pattern=r"(?i)^FIND\s+me\b")).text.split("\n") == [
+        "b.py:2: find ME (here)",
+        "src/deep/a.py:2: find ME (here)",
+        "[2 files skipped: binary, too big or not readable]",
+    ]
+    below = await call(context, "search_files", pattern="ME", path="src/deep")
+    assert below.text == "src/deep/a.py:2: find ME (here)"
+    one = await call(context, "search_files", pattern="ME", path=str(project / "b.py"))
+    assert one.text == "b.py:2: find ME (here)"
+    none = await call(context, "search_files", pattern="nowhere", path="src")
+    assert none.text == "[no match in 1 files]"
+
+
+async def test_what_is_no_regex_is_searched_as_plain_text(context: Context, project: Path) -> None:
+    text = (await call(context, "search_files", pattern="ME (", path="src")).text
+    assert text.startswith("src/deep/a.py:2: find ME (here)\n[not a regex (missing )")
+
+
+async def test_a_long_line_is_shown_around_the_match(context: Context, workspace: Path) -> None:
+    (workspace / "min.js").write_text("x" * 5_000 + "needle" + "y" * 20_000)
+    text = (await call(context, "search_files", pattern="need.e")).text
+    line, note = text.split("\n")
+    assert "needle" in line
+    assert len(line) < 450
+    assert note == "[of long lines only the first 10000 characters were searched]"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "note"),
+    [
+        (Bounds(files=3), "stopped after 3 files; search a subdirectory"),
+        (Bounds(all_bytes=10), "stopped after 2 files; search a subdirectory"),
+        (Bounds(matches=4), "stopped after 4 matches; make the pattern narrower"),
+        (Bounds(effort=100), "this takes long; search a subdirectory"),
+    ],
+)
+async def test_a_search_stops_where_it_must_and_says_so(
+    workspace: Path, bounds: Bounds, note: str
+) -> None:
+    for number in range(9):
+        (workspace / f"{number}.txt").write_text("needle\n")
+
+    def search() -> str:
+        with Gate(workspace) as gate:
+            return files.search_files(gate, SearchFiles("nee+dle"), bounds)
+
+    assert note in (await to_thread.run_sync(search)).split("\n")[-1]
+
+
+async def test_more_matches_than_fit_are_said_to_be(context: Context, workspace: Path) -> None:
+    (workspace / "a.txt").write_text(("needle " * 50 + "\n") * 150)
+    text = (await call(context, "search_files", pattern="needle")).text
+    assert text.endswith("[more matches than fit here; make the pattern narrower]")
+
+
+async def test_a_hostile_pattern_does_not_freeze_the_loop(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text(("a" * 5_000 + "b\n") * 20)
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            await anyio.lowlevel.checkpoint()
+            beats += 1
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(beat)
+            text = (await call(context, "search_files", pattern="(a+)+$")).text
+            group.cancel_scope.cancel()
+    assert text == "[no match in 1 files]"
+    assert beats > 2
+
+
+async def test_a_stopped_search_ends_its_thread(context: Context, workspace: Path) -> None:
+    for number in range(300):
+        (workspace / f"{number}.txt").write_text(("ab" * 50 + "\n") * 1_000)
+    with anyio.move_on_after(0.05) as scope:
+        await call(context, "search_files", pattern="(a|b)*[cd]")
+    assert scope.cancelled_caught  # and the fence sees that no thread or file stays
+
+
+@pytest.mark.fault("F-37")
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "out/passwd", "/proc/self/root/etc"])
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+async def test_no_tool_leaves_the_workspace(context: Context, tool: Tool[Any], path: str) -> None:
+    (context.workspace / "out").symlink_to("/etc")
+    (context.workspace.parent / "secret").write_text("secret")
+    rest = {
+        "write_file": {"content": "x"},
+        "patch": {"old": "s", "new": "x"},
+        "search_files": {"pattern": "s"},
+    }
+    with pytest.raises(ToolFailed) as refused:
+        await call(context, tool.name, path=path, **rest.get(tool.name, {}))
+    assert str(refused.value).startswith(f"{path}: ")
+    assert (context.workspace.parent / "secret").read_text() == "secret"
+
+
+def test_the_family_states_its_effects() -> None:
+    stated = {tool.name: (tool.effect, tool.on_crash) for tool in TOOLS}
+    read, write = (Effect.READ, OnCrash.REPEAT), (Effect.WRITE, OnCrash.UNKNOWN)
+    assert stated == {
+        "list_files": read,
+        "read_file": read,
+        "write_file": write,
+        "patch": write,
+        "search_files": read,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "line"),
+    [
+        ("list_files", {}, "list ."),
+        ("read_file", {"path": "a\nb"}, "read a\\nb"),
+        ("write_file", {"path": "n.txt", "content": "a\n" * 12}, "write n.txt (12 lines)"),
+        ("write_file", {"path": "n" * 999, "content": ""}, f"write {'n' * 100}… (0 lines)"),
+        ("patch", {"path": "n.txt", "old": "a", "new": ""}, "patch n.txt (1 line)"),
+        ("search_files", {"pattern": "a+"}, "search . for a+"),
+    ],
+)
+def test_a_preview_is_one_short_line(name: str, arguments: dict[str, str], line: str) -> None:
+    tool = BY_NAME[name]
+    assert tool.preview(msgspec.convert(arguments, tool.arguments)) == line
+
+
+def test_the_prompt_and_all_schemas_are_small() -> None:
+    told = [
+        {"name": tool.name, "description": tool.description, "parameters": schema(tool.arguments)}
+        for tool in TOOLS
+    ]
+    prompt = system_prompt("/home/somebody/projects/something", "")
+    assert len(prompt) / 4 < 800
+    assert (len(prompt) + len(json.dumps(told))) / 4 < 1_500  # a third of them may yet come
+
+
+def test_the_prompt_names_the_workspace_and_ends_with_the_runs_own_instructions() -> None:
+    prompt = system_prompt("/w/{instructions}", " Speak Latin.\n")
+    assert "/w/{instructions}" in prompt
+    assert prompt.endswith("Instructions for this run:\nSpeak Latin.")
+    assert "Instructions for this run" not in system_prompt("/w", " \n")
+
+
+def _cost(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    for _ in range(100):
+        act()
+    return (time.perf_counter() - began) / 100
+
+
+def test_reading_a_small_file_costs_well_under_a_millisecond(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("line\n" * 40)
+
+    def read() -> str:
+        with Gate(workspace) as gate:
+            return files.read_file(gate, files.ReadFile("a.txt"))
+
+    assert min(_cost(read) for _ in range(5)) < 0.001
