@@ -28,7 +28,7 @@ check: setup ## the fast loop: format, lint, types, imports, documents, the core
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(PY) -m scripts.state_machines --check
 	$(PY) -m scripts.registry_hosts
 	$(PY) -m scripts.inventory

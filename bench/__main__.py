@@ -20,6 +20,8 @@ from bench.processes import Broken
 from bench.sections import SECTIONS, Bench, say, scripted_model
 from bench.table import Figure, table
 
+BUSY = 0.7  # load average above which somebody else was at work
+
 
 class Report(msgspec.Struct, frozen=True):
     """What `--json` writes."""
@@ -79,6 +81,8 @@ def main() -> int:
     for name in broke:
         print(f"BROKEN: {name}, see above")
     print(f"\n{seconds} s on {os.cpu_count()} cores, load before {load:.2f}")
+    if load > BUSY:
+        print("The machine was busy: take no verdict from this run, ratios included.")
     if args.json:
         report = Report(
             platform.platform(), os.cpu_count() or 0, load, args.quick, seconds, broke, figures

@@ -128,7 +128,8 @@ def load(bench: Bench, contestant: Contestant, running: Running, job: Load) -> L
     pids = {"server": running.pid, "model": bench.model.pid}
     loaded = drive(msgspec.structs.replace(job, server=server, pids=pids), Loaded)
     if loaded.failures:
-        raise Broken(f"{contestant.name}: {loaded.failures} runs did not complete")
+        done = len(loaded.done_ms)
+        raise Broken(f"{contestant.name}: {loaded.failures} runs did not complete, {done} ended")
     return loaded
 
 
@@ -195,7 +196,7 @@ def streams(bench: Bench) -> Iterator[Figure]:
     seconds = 2 if bench.quick else 5
     tokens = 20 * seconds
     for count in (500, 1000):
-        job = Load(NOWHERE, count, count, 60.0, f"tokens:{tokens}:{seconds}")
+        job = Load(NOWHERE, count, count, 10.0, f"tokens:{tokens}:{seconds}")
         seen = interleaved(bench, f"streams-{count}", 1 if bench.quick else 3, job)
         for name, rounds in seen.items():
             if any(r.tokens != count * tokens for r in rounds):

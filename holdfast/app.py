@@ -138,7 +138,7 @@ def _boot_id() -> str:
 @asynccontextmanager
 async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]]:
     """The engine over the home's journal, recovered. Its tasks end with the block."""
-    blobs = Blobs(config.home / "blobs")
+    blobs = Blobs(config.home)
     tools = plugins.find_tools(config.plugins)
     model = build_model(config)
     journal = await SqliteJournal.open(
@@ -221,7 +221,7 @@ async def embedded(config: Config, lock: Lock) -> AsyncIterator[Path]:
                 yield config.home / SOCKET
             finally:
                 with anyio.CancelScope(shield=True):
-                    await service.stop(0, Cause.SHUTDOWN)
+                    await service.stop(0, Cause.TERMINAL)
     finally:
         lock.release()
 
@@ -240,9 +240,9 @@ async def _serve(config: Config) -> int:
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
             address = await _open_doors(config, service, doors, tcp=True)
             _tune_collector()
-            _say(f"Holdfast {__version__} ready on {address} (model {config.model})")
             watching.start_soon(_end_if_broken, journal)
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                _say(f"Holdfast {__version__} ready on {address} (model {config.model})")
                 received = await anext(aiter(signals))
                 watching.start_soon(_end_at_once, signals)
                 drain_s = config.gateway.drain_s

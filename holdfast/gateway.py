@@ -103,11 +103,11 @@ class Gateway(Protocol):
 
     def follow(
         self, by: Principal, run_id: RunId, after: int
-    ) -> AbstractAsyncContextManager[Batches]:
-        """The run's records after `after`, in order, without gap or repeat.
+    ) -> AbstractAsyncContextManager[Batches | None]:
+        """The run's records after `after`, in order, without gap or repeat; None if none follow.
 
-        Ends after the run's last record. Ends early, without one, when the reader is too
-        slow or the gateway stops: come back with the last number you saw.
+        An empty batch is a sign of life. Ends after the run's last record; ends early, without
+        one, when the reader is too slow or the gateway stops: come back with your cursor.
         """
         ...
 

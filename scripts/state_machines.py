@@ -1,66 +1,96 @@
-"""Draws docs/state-machines.md from the transition tables of holdfast/core.
+"""Draws docs/state-machines.md from the transition tables of the core.
 
-`--check` fails if the drawing and the tables disagree; without it the drawing is made anew.
+`python -m scripts.state_machines` writes it; with `--check` it only says whether the
+file is what it would write, and returns 1 if not.
 """
 
 import argparse
-import inspect
 import sys
-from collections import defaultdict
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from holdfast.core import approval, call, delivery, inbox, lifecycle, run, session
+from holdfast.core.types import Fact, kind
 
-ROOT = Path(__file__).parent.parent
-DRAWING = ROOT / "docs" / "state-machines.md"
-MACHINES = (inbox, session, run, call, approval, delivery, lifecycle)
-HEAD = """\
-# The state machines
+TARGET = Path(__file__).parent.parent / "docs" / "state-machines.md"
+MACHINES: tuple[ModuleType, ...] = (inbox, session, run, call, approval, delivery, lifecycle)
 
-Drawn from the transition tables in `holdfast/core/` by `make diagrams`; `make check` fails if they disagree.
-The words are the heads of those files. What is not drawn is illegal: it raises `IllegalTransition` and changes nothing.
+HEAD = """# The state machines
+
+Drawn from the transition tables in `holdfast/core` by `python -m scripts.state_machines`; do not
+edit. What a table does not allow raises `IllegalTransition` and changes nothing. Facts that leave
+the status as it is are in the table of each machine, not in its picture.
 """
 
+Table = Mapping[tuple[StrEnum, type[Fact] | StrEnum], StrEnum]
+Row = tuple[StrEnum, str, StrEnum]
 
-def draw(machine: ModuleType) -> str:
-    """One machine: what its file says it is, and its table as a diagram."""
-    name = machine.__name__.rpartition(".")[2]
-    summary, _, theory = inspect.cleandoc(machine.__doc__ or "").partition("\n\n")
-    edges: Mapping[tuple[str, str], list[str]] = _edges(machine.TRANSITIONS)
-    lines = [
-        f"    [*] --> {next(iter(machine.Status))}",
-        *(f"    {was} --> {now}: {', '.join(causes)}" for (was, now), causes in edges.items()),
-        *(f"    {status} --> [*]" for status in machine.Status if status.final),
+
+def draw() -> str:
+    """The whole document."""
+    return "\n".join([HEAD, *map(_section, MACHINES)])
+
+
+def _section(machine: ModuleType) -> str:
+    noun = machine.__name__.rpartition(".")[2]
+    first_paragraph = (machine.__doc__ or "").partition("\n\n")[0].replace("\n", " ").strip()
+    table: Table = machine.TRANSITIONS
+    rows = [(before, _name(fact), after) for (before, fact), after in table.items()]
+    rows += getattr(machine, "RULES", ())  # what stands above the table
+    return "\n".join(
+        [
+            f"## {noun.capitalize()}",
+            "",
+            first_paragraph,
+            "",
+            *_diagram(rows, machine.Status),
+            "",
+            "| while | this happens | then |",
+            "|---|---|---|",
+            *(f"| {before} | {what} | {after} |" for before, what, after in rows),
+            "",
+        ]
+    )
+
+
+def _diagram(rows: list[Row], statuses: type[StrEnum]) -> list[str]:
+    arrows: dict[tuple[StrEnum, StrEnum], list[str]] = {}
+    for before, what, after in rows:
+        if before is not after:
+            arrows.setdefault((before, after), []).append(what)
+    sources = {before for before, _, _ in rows}
+    return [
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {next(iter(statuses))}",
+        *(f"    {a} --> {b}: {'<br/>'.join(names)}" for (a, b), names in arrows.items()),
+        *(f"    {s} --> [*]" for s in statuses if s not in sources),
+        "```",
     ]
-    diagram = "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
-    source = f"[holdfast/core/{name}.py](../holdfast/core/{name}.py)"
-    return f"\n## {summary}\n\n{theory}\n\n{diagram}\n\n{source}\n"
 
 
-def _edges(table: Mapping[tuple[Enum, Any], Enum]) -> Mapping[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for (was, cause), now in table.items():
-        word = cause.value if isinstance(cause, Enum) else cause.__name__
-        found[str(was.value), str(now.value)].append(word)
-    return found
+def _name(fact: type[Fact] | StrEnum) -> str:
+    return fact.value if isinstance(fact, StrEnum) else kind(fact)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="draw the state machines")
-    parser.add_argument("--check", action="store_true", help="fail if the drawing is out of date")
-    arguments = parser.parse_args()
-    drawing = HEAD + "".join(map(draw, MACHINES))
-    if not arguments.check:
-        DRAWING.write_text(drawing)
-    elif not DRAWING.exists() or DRAWING.read_text() != drawing:
-        print("docs/state-machines.md is out of date: make diagrams")
-        return 1
-    return 0
+def main(argv: list[str]) -> int:
+    """Write the document, or check it."""
+    parser = argparse.ArgumentParser(description="Draw docs/state-machines.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
+    drawn = draw()
+    if not parser.parse_args(argv).check:
+        TARGET.write_text(drawn, encoding="utf-8")
+        return 0
+    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == drawn:
+        return 0
+    print(
+        "docs/state-machines.md is out of date: run `python -m scripts.state_machines`",
+        file=sys.stderr,
+    )
+    return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

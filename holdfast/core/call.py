@@ -119,6 +119,7 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (D, CallStarted): S,
     (D, CallSettled): Status.SETTLED,
 }
+RULES = ((S, "the process ended", D),)  # no fact of its own: `cut`
 
 
 class Call(msgspec.Struct, frozen=True):

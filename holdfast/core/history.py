@@ -39,6 +39,7 @@ MESSAGE_FACTS: tuple[type[Fact], ...] = (
 _CAUSES: dict[str, str] = {
     Cause.RESTART: "gateway restart",
     Cause.SHUTDOWN: "gateway shutdown",
+    Cause.TERMINAL: "gateway shutdown",
     Cause.CRASH: "gateway interruption",
 }
 

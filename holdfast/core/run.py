@@ -52,6 +52,7 @@ class Cause(StrEnum):
     RESTART = "restart_timeout"
     SHUTDOWN = "shutdown_timeout"
     CRASH = "crash"
+    TERMINAL = "terminal_closed"  # the terminal that embedded the engine has left
 
 
 class RunQueued(Fact, tag="run.queued", omit_defaults=True):
@@ -192,6 +193,7 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (X, RunFailed): Status.FAILED,
     (X, RunCancelled): Status.CANCELLED,
 }
+RULES = ((Q, "every open call waits", W), (R, "every open call waits", W))
 
 
 # A struct, not a dataclass, because every fact replaces it: 0.2 µs instead of 4.
@@ -327,13 +329,12 @@ CUTS_UNTIL_STUCK = 3
 
 
 def _cut(run: Run, event: RunInterrupted) -> Run:
-    loops = event.cut_at - run.driven_at <= QUICK_CUT_S or not run.progressed
-    return replace(
-        run,
-        calls={k: calls_machine.cut(c) for k, c in run.calls.items()},
-        cut_by=event.cause,
-        cuts=run.cuts + 1 if loops else 0,
-    )
+    cuts = run.cuts
+    if event.cause is not Cause.TERMINAL:  # somebody only closed a terminal: that is no loop
+        loops = event.cut_at - run.driven_at <= QUICK_CUT_S or not run.progressed
+        cuts = cuts + 1 if loops else 0
+    calls = {k: calls_machine.cut(c) for k, c in run.calls.items()}
+    return replace(run, calls=calls, cut_by=event.cause, cuts=cuts)
 
 
 def stuck(run: Run) -> bool:

@@ -1,20 +1,31 @@
 """Who is reading what, now. A slow reader is cut, never waited for.
 
-Followers get committed records from memory; what they missed before they joined they
-read from the journal. A follower joins first and reads second, so the hand-over at a
-number can lose nothing, and drops what it has seen, so it repeats nothing. One that
-does not take what it is given is cut at a bound and may come back with its cursor.
+The newest records of every run that is driven are kept for a while: a reader who comes
+early is served from memory, from the run's first record on. A reader who comes later than
+that, or whose run has said more than fits, reads the journal first and then takes what is
+committed from here. It joins before it reads, so the hand-over at a number can lose
+nothing, and drops what it has seen, so it repeats nothing. One that does not take what it
+is given is cut at a bound and may come back with its cursor.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import anyio
 
-from holdfast.core.events import MessageDelta, Record
+from holdfast.core.events import TERMINAL, MessageDelta, Record
+from holdfast.core.run import RunQueued
 from holdfast.core.types import RunId
 
 BUFFER = 256 * 1024  # what one follower may leave lying, in bytes, roughly
-_OVERHEAD = 100  # of a record, beside its text
+TAIL = 32 * 1024  # what is kept of one run
+ENDED = 128  # of how many runs that have ended
+_OVERHEAD = 300  # of a record, beside its text
+
+
+def _size(record: Record) -> int:
+    fact = record.fact
+    return _OVERHEAD + (len(fact.text) if type(fact) is MessageDelta else 0)
 
 
 class Follower:
@@ -33,8 +44,7 @@ class Follower:
         """Hand it a record, or cut it if it has too many already."""
         if not self._open:
             return
-        fact = record.fact
-        self._size += _OVERHEAD + (len(fact.text) if type(fact) is MessageDelta else 0)
+        self._size += _size(record)
         if self._size > BUFFER:
             self._records.clear()
             self.close()
@@ -46,8 +56,7 @@ class Follower:
     def close(self) -> None:
         """It gets what it was given, and then nothing more."""
         self._open = False
-        if self._arrived is not None:
-            self._arrived.set()
+        self.nudge()
 
     def nudge(self) -> None:
         """Let it take nothing, so that it can say that it is still there."""
@@ -66,11 +75,28 @@ class Follower:
         return records
 
 
+class _Tail:
+    """All records of a run so far, as long as they fit."""
+
+    __slots__ = ("records", "size")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.size = 0
+
+
 class Live:
-    """The followers of every run that somebody reads."""
+    """The followers of every run that somebody reads, and the tails of those that run."""
 
     def __init__(self) -> None:
         self._followers: dict[RunId, list[Follower]] = {}
+        self._tails: dict[RunId, _Tail] = {}
+        self._ended: OrderedDict[RunId, None] = OrderedDict()
+
+    def tail(self, run_id: RunId) -> Sequence[Record] | None:
+        """Every record of the run so far, if they are all still here."""
+        found = self._tails.get(run_id)
+        return None if found is None else found.records
 
     def join(self, run_id: RunId) -> Follower:
         """A new reader of `run_id`, from now on."""
@@ -88,13 +114,13 @@ class Live:
 
     def publish(self, records: Sequence[Record]) -> None:
         """Hand committed records to whoever reads their runs."""
-        if not self._followers:
-            return
         for record in records:
             run_id: RunId | None = getattr(record.fact, "run_id", None)
-            if run_id is not None and (followers := self._followers.get(run_id)):
-                for follower in followers:
-                    follower.push(record)
+            if run_id is None:
+                continue
+            self._remember(run_id, record)
+            for follower in self._followers.get(run_id, ()):
+                follower.push(record)
 
     def nudge(self) -> None:
         """Readers that hear nothing get a sign of life."""
@@ -107,3 +133,18 @@ class Live:
         for followers in self._followers.values():
             for follower in followers:
                 follower.close()
+
+    def _remember(self, run_id: RunId, record: Record) -> None:
+        tail = self._tails.get(run_id)
+        if tail is None:
+            if type(record.fact) is not RunQueued:
+                return  # it began before this process, or said more than fits
+            tail = self._tails[run_id] = _Tail()
+        tail.records.append(record)
+        tail.size += _size(record)
+        if tail.size > TAIL:
+            del self._tails[run_id]
+        elif isinstance(record.fact, TERMINAL):
+            self._ended[run_id] = None
+            if len(self._ended) > ENDED:
+                self._tails.pop(self._ended.popitem(last=False)[0], None)

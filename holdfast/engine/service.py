@@ -87,7 +87,7 @@ class Service:
         self._lag = timers.Lag(parts.clock)
         self._sessions = Sessions(parts.journal, parts.clock)
         defaults = Defaults(parts.model_name, parts.home, parts.workspace_roots)
-        self._intake = Intake(parts.journal, self._sessions, parts.limits, defaults)
+        self._intake = Intake(parts.journal, self._sessions, parts.clock, parts.limits, defaults)
         runner = Runner(
             self._sessions,
             Calls(parts.tools, parts.blobs),
@@ -183,9 +183,14 @@ class Service:
             return tuple(held.transcript.messages)
 
     @asynccontextmanager
-    async def follow(self, by: Principal, run_id: RunId, after: int) -> AsyncIterator[Batches]:
+    async def follow(
+        self, by: Principal, run_id: RunId, after: int
+    ) -> AsyncIterator[Batches | None]:
         """The run's records after `after`, in order, without gap or repeat."""
-        stream = await self._stream_of(by, run_id)
+        stream, ended = await self._place_of(by, run_id)
+        if ended is not None and after >= ended:
+            yield None
+            return
         follower = self._live.join(run_id)
         try:
             yield self._batches(follower, stream, after)
@@ -208,26 +213,38 @@ class Service:
         )
 
     async def _batches(self, follower: Follower, stream: int, after: int) -> Batches:
-        while page := await self._journal.records(stream, follower.run_id, after, PAGE):
-            yield page
-            after = page[-1].seq
-            if isinstance(page[-1].fact, TERMINAL):
+        async for batch in self._backlog(follower.run_id, stream, after):
+            yield batch
+            after = batch[-1].seq
+            if isinstance(batch[-1].fact, TERMINAL):
                 return
         while (records := await follower.take()) is not None:
             fresh = [r for r in records if r.seq > after]
-            if not records or fresh:
+            if fresh or not records:
                 yield fresh
             if fresh:
                 after = fresh[-1].seq
                 if isinstance(fresh[-1].fact, TERMINAL):
                     return
 
-    async def _stream_of(self, by: Principal, run_id: RunId) -> int:
+    async def _backlog(self, run_id: RunId, stream: int, after: int) -> Batches:
+        """What has been committed so far: from memory if all of it is there."""
+        if (tail := self._live.tail(run_id)) is not None:
+            if missed := [r for r in tail if r.seq > after]:
+                yield missed
+            return
+        while page := await self._journal.records(stream, run_id, after, PAGE):
+            yield page
+            after = page[-1].seq
+
+    async def _place_of(self, by: Principal, run_id: RunId) -> tuple[int, int | None]:
+        """The run's stream, and the number of its last record if it has ended."""
         if (found := self._sessions.running(run_id)) is not None:
             if found[0].key.owner != by.owner:
                 raise _no_such_run(run_id)
-            return found[0].stream
-        return (await self._row(by, run_id)).stream
+            return found[0].stream, None
+        row = await self._row(by, run_id)
+        return row.stream, row.ended_seq
 
     async def _row(self, by: Principal, run_id: RunId) -> RunRow:
         row = await self._journal.run(run_id)

@@ -26,6 +26,7 @@ from holdfast.journal.journal import Journal, Pending
 
 KEEP_IDLE = 256
 
+_DRIVEN = frozenset({run_machine.Status.QUEUED, run_machine.Status.RUNNING})
 _SESSION_FACTS: tuple[type[Fact], ...] = (
     session_machine.SessionOpened,
     session_machine.SessionSuspended,
@@ -115,6 +116,7 @@ class Sessions:
             if isinstance(fact, ModelAnswered | MessageVoided):
                 held.partial = 0
         self._count(held.key, before, changed)
+        self._rest(held)
         return pending
 
     def delta(self, held: Held, delta: Delta) -> None:
@@ -176,6 +178,13 @@ class Sessions:
     def _keep(self, held: Held) -> None:
         self._held[held.key] = held
         self._by_stream[held.stream] = held.key
+        self._rest(held)
+
+    def _rest(self, held: Held) -> None:
+        """Let it go some day if nobody needs it now: not while it has a run to be driven."""
+        if held.pins or held.void or any(r.status in _DRIVEN for r in held.session.runs.values()):
+            self._idle.pop(held.key, None)
+            return
         self._idle[held.key] = None
         while len(self._idle) > KEEP_IDLE:
             self._drop(self._held[self._idle.popitem(last=False)[0]])
@@ -193,8 +202,7 @@ class Sessions:
 
     def _unpin(self, held: Held) -> None:
         held.pins -= 1
-        if held.pins == 0 and not held.void:
-            self._idle[held.key] = None
+        self._rest(held)
 
     def _void(self) -> None:
         for held in self._held.values():

@@ -145,7 +145,7 @@ class Journal(Protocol):
         ...
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
-        """Runs of one owner, newest first."""
+        """Runs of one owner, newest first: run ids rise with time."""
         ...
 
     async def unfinished(self) -> list[RunRow]:

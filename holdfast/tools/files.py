@@ -361,7 +361,7 @@ TOOLS = (
         on_crash=OnCrash.REPEAT,
         timeout_s=30.0,
         run=_reads(list_files),
-        preview=lambda asked: f"list {shown(asked.path, 100)}",
+        preview=lambda asked: shown(asked.path, 100),
     ),
     Tool(
         name="read_file",
@@ -371,7 +371,7 @@ TOOLS = (
         on_crash=OnCrash.REPEAT,
         timeout_s=30.0,
         run=_reads(read_file),
-        preview=lambda asked: f"read {shown(asked.path, 100)}",
+        preview=lambda asked: shown(asked.path, 100),
     ),
     Tool(
         name="write_file",
@@ -381,7 +381,7 @@ TOOLS = (
         on_crash=OnCrash.UNKNOWN,
         timeout_s=30.0,
         run=_writes(write_file),
-        preview=lambda asked: f"write {shown(asked.path, 100)} ({_lines(asked.content)})",
+        preview=lambda asked: f"{shown(asked.path, 100)} ({_lines(asked.content)})",
     ),
     Tool(
         name="patch",
@@ -391,7 +391,7 @@ TOOLS = (
         on_crash=OnCrash.UNKNOWN,
         timeout_s=30.0,
         run=_writes(patch),
-        preview=lambda asked: f"patch {shown(asked.path, 100)} ({_lines(asked.old)})",
+        preview=lambda asked: f"{shown(asked.path, 100)} ({_lines(asked.old)})",
     ),
     Tool(
         name="search_files",
@@ -402,6 +402,6 @@ TOOLS = (
         on_crash=OnCrash.REPEAT,
         timeout_s=30.0,
         run=_reads(search_files),
-        preview=lambda asked: f"search {shown(asked.path, 100)} for {shown(asked.pattern, 60)}",
+        preview=lambda asked: f"{shown(asked.pattern, 60)} in {shown(asked.path, 100)}",
     ),
 )

@@ -195,14 +195,14 @@ class Gate:
         start = self.relative(path)
         with explained(path):
             fd = self._resolve(self._fd, start, _FILE)
-        try:
-            if stat.S_ISDIR(os.fstat(fd).st_mode):
-                yield from _below(fd, "" if start == "." else start + "/", skip, MAX_PARTS)
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                with os.fdopen(_regular(fd), "rb") as file:
+                    yield start, file
                 return
-            with explained(path), os.fdopen(_regular(os.dup(fd)), "rb") as file:
-                yield start, file
-        finally:
-            os.close(fd)
+            try:
+                yield from _below(fd, "" if start == "." else start + "/", skip, MAX_PARTS)
+            finally:
+                os.close(fd)
 
     @contextmanager
     def existing(self, path: str) -> Iterator["Slot"]:

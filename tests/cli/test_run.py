@@ -63,6 +63,10 @@ async def test_json_is_one_event_a_line_from_start_to_end(
     numbers = [event["seq"] for event in events]
     assert numbers == sorted(set(numbers))
 
+    again = await place.holdfast("runs", events[0]["run_id"])
+    assert (again.code, again.out) == (0, "It is done.\n")
+    assert (await place.holdfast("runs", "run_nobody_knows")).code == 1
+
 
 async def test_a_session_is_continued_by_its_name(place: Place, server: ModelServer) -> None:
     await place.holdfast("run", "say:first", "--session", "s1")
@@ -96,7 +100,26 @@ async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> 
     assert "the run was stopped" in err
 
 
-@pytest.mark.promise("RUN-21")
+async def test_a_second_interrupt_leaves_at_once_and_says_how_to_come_back(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(stream(token_of("thinking"), Wait()))
+    async with place.started("gateway", "run", "--port", "0") as gateway:
+        await read_until(gateway.stderr, "ready on")
+        async with place.started("run", "do it") as client:
+            await read_until(client.stdout, "thinking")
+            gateway.send_signal(signal.SIGSTOP)
+            client.send_signal(signal.SIGINT)
+            await read_until(client.stderr, "stopping")
+            client.send_signal(signal.SIGINT)
+            err = await read_all(client.stderr)
+            assert await client.wait() == 130
+        gateway.send_signal(signal.SIGCONT)
+        run_id = err.rpartition("holdfast runs ")[2].strip()
+        listed = await place.holdfast("runs")
+        assert listed.out.split()[0] == run_id
+
+
 async def test_an_owner_that_is_killed_is_replaced_and_the_run_goes_on(
     place: Place, server: ModelServer
 ) -> None:

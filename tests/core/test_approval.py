@@ -1,6 +1,7 @@
 """One request, one answer: the first in time counts, and silence expires."""
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -132,3 +133,6 @@ class Question(RuleBasedStateMachine):
 
 
 TestQuestion = Question.TestCase
+TestQuestion.settings = settings(
+    max_examples=100, phases=set(Phase) - {Phase.explain}, deadline=None
+)

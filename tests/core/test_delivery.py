@@ -1,6 +1,7 @@
 """A message that may have arrived is never sent again without a word about it."""
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
@@ -114,6 +115,12 @@ def test_a_deferred_message_goes_out_when_it_is_due_and_unmarked(platform: str) 
     assert next_step(delivery, PLATFORMS[platform], now=60.0) == Send(marked=False)
 
 
+def test_a_send_without_an_answer_marks_every_later_one() -> None:
+    doubted = evolve(Delivery(ID, Status.SENDING), FACTS["no answer"])
+    deferred = evolve(evolve(doubted, FACTS["we send"]), FACTS["not now"])
+    assert next_step(deferred, PLATFORMS["resend"], now=60.0) == Send(marked=True)
+
+
 class Post(RuleBasedStateMachine):
     """One message, a moody platform that may lose its answers, crashes, and a person."""
 
@@ -195,3 +202,4 @@ class Post(RuleBasedStateMachine):
 
 
 TestPost = Post.TestCase
+TestPost.settings = settings(max_examples=100, phases=set(Phase) - {Phase.explain}, deadline=None)

@@ -13,13 +13,15 @@ def test_every_listed_test_exists_or_was_removed_for_a_reason() -> None:
     assert not listed(INVENTORY) - existing(ROOT) - removed(REMOVED)
 
 
-def test_functions_methods_and_coroutines_are_listed_and_nothing_else(tmp_path: Path) -> None:
+def test_functions_methods_coroutines_and_machines_are_listed_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "tests" / "deep").mkdir(parents=True)
     (tmp_path / "tests" / "deep" / "test_it.py").write_text(
         "def test_one(): ...\nasync def test_two(): ...\ndef helper(): ...\n"
-        "class TestThree:\n    def test_four(self): ...\n"
+        "class TestThree:\n    def test_four(self): ...\nTestFive = Machine.TestCase\n"
     )
-    names = {"test_one", "test_two", "TestThree::test_four"}
+    names = {"test_one", "test_two", "TestThree::test_four", "TestFive"}
     assert existing(tmp_path) == {f"tests/deep/test_it.py::{name}" for name in names}
 
 

@@ -105,10 +105,9 @@ class Routes:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         run_id, after = bodies.run_id(request), bodies.cursor(request)
-        view = await self._gateway.run(self._by, run_id)
-        if view.ended_seq is not None and after >= view.ended_seq:
-            return web.Response(status=204)
         async with self._gateway.follow(self._by, run_id, after) as batches:
+            if batches is None:
+                return web.Response(status=204)
             return await stream_events(request, batches)
 
     async def stop(self, request: web.Request) -> web.Response:

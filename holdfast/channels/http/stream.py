@@ -1,5 +1,7 @@
 """Server-sent events: one frame, one write; a slow reader is cut, a run never waits."""
 
+from collections.abc import Awaitable, Callable
+
 import anyio
 from aiohttp import web
 
@@ -23,29 +25,31 @@ async def stream_events(request: web.Request, batches: Batches) -> web.StreamRes
     await response.prepare(request)
     prelude = wire.RETRY
     async for batch in batches:
-        data = b"".join(map(wire.frame, batch)) if batch else wire.KEEP_ALIVE
-        over = bool(batch) and isinstance(batch[-1].fact, TERMINAL)
-        data = prelude + data + (wire.STREAM_CLOSED if over else b"")
+        data = prelude + (b"".join(map(wire.frame, batch)) if batch else wire.KEEP_ALIVE)
         prelude = b""
-        if data and not await _write(request, response, data):
-            return response
+        if batch and isinstance(batch[-1].fact, TERMINAL):
+            await _write(request, response.write_eof, data + wire.STREAM_CLOSED)
+            break
+        if data and not await _write(request, response.write, data):
+            break
     return response
 
 
-async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> bool:
+async def _write(
+    request: web.Request, write: Callable[[bytes], Awaitable[None]], data: bytes
+) -> bool:
     """Whether it could be written; a reader that takes too long is cut."""
     transport = request.transport
     if transport is None:
         return False
     try:
         if transport.get_write_buffer_size() + len(data) < _SURE:
-            await response.write(data)
+            await write(data)
             return True
         with anyio.move_on_after(STALL_S) as limit:
-            await response.write(data)
-        if limit.cancelled_caught:
-            transport.abort()
-            return False
+            await write(data)
     except ConnectionError:
         return False
-    return True
+    if limit.cancelled_caught:
+        transport.abort()
+    return not limit.cancelled_caught

@@ -33,9 +33,10 @@ CREATE TABLE deltas (
     at       REAL NOT NULL,
     kind     TEXT NOT NULL,
     turn     INTEGER NOT NULL,
-    text     TEXT NOT NULL,
-    PRIMARY KEY (stream, seq)
-) STRICT, WITHOUT ROWID;
+    text     TEXT NOT NULL
+) STRICT;  -- in order of arrival: a thousand streams at once would touch a thousand pages
+
+CREATE INDEX deltas_by_stream ON deltas (stream, seq);
 
 CREATE TABLE runs (
     run_id      TEXT PRIMARY KEY,
@@ -50,11 +51,10 @@ CREATE TABLE runs (
     model       TEXT NOT NULL,
     last_event  TEXT NOT NULL,
     pruned      INTEGER NOT NULL DEFAULT 0
-) STRICT;
+) STRICT, WITHOUT ROWID;  -- run ids rise with time, so neighbours are neighbours
 
 CREATE INDEX runs_unfinished ON runs (stream) WHERE ended_seq IS NULL;
 CREATE INDEX runs_unpruned ON runs (updated_at) WHERE ended_seq IS NOT NULL AND pruned = 0;
-CREATE INDEX runs_by_age ON runs (owner, created_at);
 
 CREATE TABLE request_keys (
     owner        TEXT NOT NULL,

@@ -1,0 +1,65 @@
+"""What is committed together, and how deltas that wait for the same commit become one."""
+
+import anyio
+
+from holdfast.core.events import Delta, Record
+from holdfast.core.types import RunId, SessionKey
+from holdfast.errors import JournalUnavailable
+
+
+class Growing:
+    """A delta that may still grow: its batch has not closed, so nobody has seen it."""
+
+    __slots__ = ("at", "kind", "parts", "run_id", "seq", "stream", "turn")
+
+    def __init__(self, stream: int, seq: int, at: float, delta: Delta) -> None:
+        self.stream = stream
+        self.seq = seq
+        self.at = at
+        self.kind = type(delta)
+        self.run_id = delta.run_id
+        self.turn = delta.turn
+        self.parts = [delta.text]
+
+    def takes(self, delta: Delta) -> bool:
+        """Whether `delta` is more of the same: one run, one turn, one kind."""
+        return self.turn == delta.turn and self.kind is type(delta) and self.run_id == delta.run_id
+
+    def closed(self) -> Record:
+        """The record it has become."""
+        fact = self.kind(run_id=self.run_id, turn=self.turn, text="".join(self.parts))
+        return Record(self.stream, self.seq, self.at, fact)
+
+
+class Batch:
+    """Records and the projections they lead to: all of it is committed, or none."""
+
+    __slots__ = ("_done", "entries", "error", "full", "keys", "records", "runs", "tails")
+
+    def __init__(self) -> None:
+        self.entries: list[Record | Growing] = []
+        self.tails: dict[int, Growing] = {}  # the last entry of a stream, if it may grow
+        self.runs: dict[RunId, tuple[object, ...]] = {}
+        self.keys: dict[int, SessionKey] = {}
+        self.records: list[Record] = []
+        self.full = False  # holds something one acts upon
+        self.error: JournalUnavailable | None = None
+        self._done = anyio.Event()
+
+    def close(self) -> None:
+        """Nothing grows any more."""
+        self.records = [e.closed() if isinstance(e, Growing) else e for e in self.entries]
+
+    def settle(self) -> None:
+        """Tell whoever waits that it is committed, or that it failed with `error`."""
+        self._done.set()
+
+    async def settled(self) -> None:
+        """Return when it is committed or has failed."""
+        await self._done.wait()
+
+    async def wait(self) -> None:
+        """Return when it is committed; raise if it failed."""
+        await self._done.wait()
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,190 @@
+"""Reading the SQLite file: short, read-only, a few at a time, never on the loop.
+
+The connections are opened once, so that a process out of file descriptors can still read.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record
+from holdfast.core.run import Status
+from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey, kind
+from holdfast.journal import codec
+from holdfast.journal.blobs import Blobs
+from holdfast.journal.journal import Replayed, RunFilter, RunRow, StreamRow
+
+READERS = 4
+
+T = TypeVar("T")
+Parameters = Sequence[object] | dict[str, object]
+
+_NO_RUN = RunId("")  # facts carry their own run; only deltas are given one
+_DELTA_TYPES: dict[str, type[Delta]] = {kind(t): t for t in (MessageDelta, ReasoningDelta)}
+
+_HEAD = """
+SELECT s.stream,
+       max(s.floor,
+           coalesce((SELECT max(seq) FROM events WHERE stream = s.stream), 0),
+           coalesce((SELECT max(seq) FROM deltas WHERE stream = s.stream), 0)),
+       max(coalesce((SELECT at FROM events WHERE stream = s.stream ORDER BY seq DESC LIMIT 1), 0),
+           coalesce((SELECT at FROM deltas WHERE stream = s.stream ORDER BY seq DESC LIMIT 1), 0))
+FROM sessions s WHERE s.owner = ? AND s.session_id = ?
+"""
+_RUNS = """
+SELECT r.run_id, r.owner, s.session_id, r.stream, r.first_seq, r.ended_seq, r.status,
+       r.created_at, r.updated_at, r.model, r.last_event, r.stopping
+FROM runs r JOIN sessions s USING (stream)
+"""
+_RECORDS = """
+SELECT seq, at, kind, version, data, blob FROM events
+WHERE stream = :stream AND seq > :after AND run_id = :run
+UNION ALL
+SELECT seq, at, kind, turn, text, NULL FROM deltas
+WHERE stream = :stream AND seq > :after AND run_id = :run
+ORDER BY seq LIMIT :limit
+"""
+_FACTS = """
+SELECT seq, at, kind, version, data, blob FROM events
+WHERE stream = ? AND (kind IN ({kinds}) OR run_id IN ({runs})) ORDER BY seq
+"""
+_REPLAY = """
+SELECT k.run_id, s.session_id, k.fingerprint
+FROM request_keys k JOIN runs r USING (run_id) JOIN sessions s USING (stream)
+WHERE k.owner = ? AND k.route = ? AND k.key = ?
+"""
+
+
+class SqliteReader:
+    """The reading half of the store."""
+
+    def __init__(self, path: Path, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._idle = [_connect(path) for _ in range(READERS)]
+        self._limit = anyio.CapacityLimiter(READERS)
+
+    async def head(self, key: SessionKey) -> StreamRow | None:
+        """The session's stream as it is on disk, if it exists."""
+        row = await self._one(_HEAD, (key.owner, key.session_id))
+        return None if row is None else StreamRow(key, *row)
+
+    async def facts(
+        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+    ) -> list[Record]:
+        """All facts of these kinds or of these runs, in order. Never deltas."""
+        names = [kind(k) for k in kinds]
+        sql = _FACTS.format(kinds=_marks(names), runs=_marks(runs))
+        return await self._records(stream, sql, (stream, *names, *runs), _NO_RUN)
+
+    async def open_runs(self, stream: int) -> list[RunId]:
+        """The stream's runs that have not ended."""
+        sql = "SELECT run_id FROM runs WHERE stream = ? AND ended_seq IS NULL"
+        return [RunId(row[0]) for row in await self._all(sql, (stream,))]
+
+    async def records(self, stream: int, run_id: RunId, after: int, limit: int) -> list[Record]:
+        """Up to `limit` records of one run, deltas included, numbered higher than `after`."""
+        parameters = {"stream": stream, "run": run_id, "after": after, "limit": limit}
+        return await self._records(stream, _RECORDS, parameters, run_id)
+
+    async def has_deltas(self, stream: int, run_id: RunId, turn: int) -> bool:
+        """Whether text of this turn has been streamed to readers."""
+        sql = "SELECT 1 FROM deltas WHERE stream = ? AND run_id = ? AND turn = ? LIMIT 1"
+        return await self._one(sql, (stream, run_id, turn)) is not None
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        """One run's projection."""
+        row = await self._one(f"{_RUNS} WHERE r.run_id = ?", (run_id,))
+        return None if row is None else _run_row(row)
+
+    async def runs(self, query: RunFilter) -> list[RunRow]:
+        """Runs of one owner, newest first."""
+        where, parameters = ["r.owner = ?"], list[object]([query.owner])
+        if query.session_id is not None:
+            where.append("s.session_id = ?")
+            parameters.append(query.session_id)
+        if query.status:
+            where.append(f"r.status IN ({_marks(tuple(query.status))})")
+            parameters.extend(sorted(query.status))
+        if query.after is not None:
+            where.append("r.run_id < ?")
+            parameters.append(query.after)
+        order = f"ORDER BY r.run_id DESC LIMIT {query.limit:d}"
+        rows = await self._all(f"{_RUNS} WHERE {' AND '.join(where)} {order}", parameters)
+        return [_run_row(row) for row in rows]
+
+    async def unfinished(self) -> list[RunRow]:
+        """Every run that has not ended, oldest first. This is what recovery reads."""
+        rows = await self._all(f"{_RUNS} WHERE r.ended_seq IS NULL ORDER BY r.run_id", ())
+        return [_run_row(row) for row in rows]
+
+    async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:
+        """The request accepted before under this route and key, within its retention."""
+        row = await self._one(_REPLAY, (owner, route, key))
+        return None if row is None else Replayed(*row)
+
+    def close_readers(self) -> None:
+        """Let go of the file."""
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _all(self, sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
+        return await self._read(lambda c: c.execute(sql, parameters).fetchall())
+
+    async def _one(self, sql: str, parameters: Parameters) -> tuple[Any, ...] | None:
+        rows = await self._all(sql, parameters)
+        return rows[0] if rows else None
+
+    async def _records(
+        self, stream: int, sql: str, parameters: Parameters, run_id: RunId
+    ) -> list[Record]:
+        def read(connection: sqlite3.Connection) -> list[Record]:
+            rows = connection.execute(sql, parameters).fetchall()
+            return [self._record(stream, run_id, row) for row in rows]
+
+        return await self._read(read)
+
+    def _record(self, stream: int, run_id: RunId, row: tuple[Any, ...]) -> Record:
+        seq, at, name, version, data, blob = row
+        if (delta := _DELTA_TYPES.get(name)) is not None:
+            return Record(stream, seq, at, delta(run_id=run_id, turn=version, text=data))
+        if blob is not None:
+            data = self._blobs.get(blob)
+        return Record(stream, seq, at, codec.decode(data, version))
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        def work() -> T:
+            connection = self._idle.pop()
+            try:
+                return query(connection)
+            finally:
+                self._idle.append(connection)
+
+        return await anyio.to_thread.run_sync(work, limiter=self._limit)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA query_only = 1")
+    connection.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()  # opens what it will need
+    return connection
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _run_row(row: tuple[Any, ...]) -> RunRow:
+    run_id, owner, session_id, stream, first, ended, status, created, updated, model, last, stop = (
+        row
+    )
+    key = SessionKey(Owner(owner), SessionId(session_id))
+    state = Status(status)
+    return RunRow(
+        run_id, key, stream, first, ended, state, created, updated, model, last, bool(stop)
+    )

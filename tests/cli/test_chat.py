@@ -1,0 +1,106 @@
+"""`holdfast` on a terminal: a conversation, line by line."""
+
+import os
+import pty
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import Process
+
+from tests.cli import COMMAND, Place
+from tests.fakes.model_server import ModelServer, Wait, serve, stream, token
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A terminal with `holdfast` in it."""
+
+    process: Process
+    keyboard: int
+
+    async def type(self, text: str) -> None:
+        os.write(self.keyboard, text.encode())
+
+    async def read_until(self, text: str) -> str:
+        seen = b""
+        while text.encode() not in seen:
+            await anyio.wait_readable(self.keyboard)
+            seen += os.read(self.keyboard, 4096)
+        return seen.decode()
+
+
+@asynccontextmanager
+async def terminal(place: Place) -> AsyncIterator[Terminal]:
+    keyboard, inside = pty.openpty()
+    process = await anyio.open_process(
+        COMMAND, stdin=inside, stdout=inside, stderr=inside, cwd=place.work, env=place.environ
+    )
+    os.close(inside)
+    try:
+        yield Terminal(process, keyboard)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+        os.close(keyboard)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+async def server(place: Place) -> AsyncIterator[ModelServer]:
+    async with serve() as server:
+        place.environ |= {"OPENAI_BASE_URL": server.base_url, "HOLDFAST_MODEL": "openai/fake"}
+        yield server
+
+
+async def test_every_line_is_a_run_of_the_same_session(place: Place, server: ModelServer) -> None:
+    async with terminal(place) as screen:
+        await screen.read_until("› ")
+        await screen.type("say:one\n")
+        assert "one\r\n› " in (await screen.read_until("\n› "))
+        await screen.type("say:two\n")
+        await screen.read_until("two\r\n› ")
+        await screen.type("/quit\n")
+        assert await screen.process.wait() == 0
+    said = [m["content"] for m in server.requests[-1].body["messages"] if m["role"] != "system"]
+    assert said == ["say:one", "one", "say:two"]
+
+
+async def test_an_interrupt_stops_the_run_and_comes_back_to_the_prompt(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(stream(token("thinking"), Wait()))
+    async with terminal(place) as screen:
+        await screen.read_until("› ")
+        await screen.type("work\n")
+        await screen.read_until("thinking")
+        screen.process.send_signal(signal.SIGINT)
+        assert "the run was stopped" in await screen.read_until("› ")
+        await screen.type("say:on\n")
+        await screen.read_until("on\r\n› ")
+        screen.process.send_signal(signal.SIGINT)
+        assert await screen.process.wait() == 0
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_run_that_fails_does_not_end_the_conversation(place: Place) -> None:
+    async with terminal(place) as screen:
+        await screen.read_until("› ")
+        await screen.type("fail:401\n")
+        assert "the run failed" in await screen.read_until("› ")
+        await screen.type("\n")
+        await screen.read_until("› ")
+        await screen.type("\x04")
+        assert await screen.process.wait() == 0

@@ -1,0 +1,1 @@
+"""Crashes, recovery and shutdown, against the real process."""

@@ -1,0 +1,78 @@
+"""Kill a process at exactly its Nth system call of a kind, before the call is made.
+
+Counts are per thread: of a journal's writer, of the loop. `at` is a wrapper to start a
+process under; `attached` goes to one that runs already, and so counts from then on.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import anyio
+import pytest
+from anyio.streams.text import TextReceiveStream
+
+from tests.fakes.gateway import GatewayProcess
+
+
+def at(call: str, number: int, path: Path | None = None) -> tuple[str, ...]:
+    """Start under this and die at the `number`th `call` (on `path`) of any one thread."""
+    return ("strace", "-D", "-f", "--seccomp-bpf", *_options(call, number, "signal=KILL", path))
+
+
+def failing(call: str, number: int, error: str, path: Path | None = None) -> tuple[str, ...]:
+    """Start under this and have the `number`th `call` (on `path`) fail with `error`."""
+    options = _options(call, number, f"error={error}", path)
+    return ("strace", "-D", "-f", "--seccomp-bpf", *options)
+
+
+def _options(call: str, number: int, fault: str, path: Path | None) -> tuple[str, ...]:
+    only = ("-P", str(path)) if path is not None else ()
+    inject = f"inject={call}:{fault}:when={number}"
+    return ("-qq", "-o", os.devnull, *only, "-e", f"trace={call}", "-e", inject)
+
+
+@asynccontextmanager
+async def attached(
+    it: GatewayProcess, call: str, number: int, path: Path | None = None
+) -> AsyncIterator[None]:
+    """Meanwhile it dies at its `number`th `call`: on `path`, by any thread, or by the loop's."""
+    threads = ("-f",) if path is not None else ()
+    only = ("-P", str(path)) if path is not None else ()
+    inject = f"inject={call}:signal=KILL:when={number}"
+    command = ("strace", *threads, "-o", os.devnull, *only, "-e", f"trace={call}", "-e", inject)
+    async with await anyio.open_process((*command, "-p", str(it.pid)), stderr=PIPE) as strace:
+        assert strace.stderr is not None
+        said = ""
+        async for text in TextReceiveStream(strace.stderr):
+            said += text
+            if "attached" in said:
+                break
+        else:
+            pytest.skip(f"strace may not attach to a process here: {said.strip()}")
+        try:
+            yield
+        finally:
+            if strace.returncode is None:
+                strace.terminate()
+
+
+async def came_up(it: GatewayProcess) -> bool:
+    """Whether it got ready; if not, it has ended."""
+    up = False
+
+    async def wait_for_end(scope: anyio.CancelScope) -> None:
+        await it.ended()
+        scope.cancel()
+
+    async with anyio.create_task_group() as either:
+        either.start_soon(wait_for_end, either.cancel_scope)
+        try:
+            await it.ready()
+            up = True
+        except AssertionError:
+            await it.ended()
+        either.cancel_scope.cancel()
+    return up

@@ -1,0 +1,95 @@
+"""Tools for tests, loaded by a real gateway as a plugin. Their effects can be counted outside."""
+
+import os
+import threading
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from holdfast.core.call import OnCrash
+from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool
+
+
+class Bump(msgspec.Struct):
+    path: str
+    tag: str
+
+
+class Touch(msgspec.Struct):
+    path: str = ""
+
+
+async def bump(context: Context, asked: Bump) -> Outcome:
+    """Append a line: an effect that a second run would repeat visibly."""
+    line = f"{asked.tag} {context.call_id}\n".encode()
+    descriptor = os.open(asked.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+    return Done(f"bumped {asked.tag}")
+
+
+async def peek(context: Context, asked: Bump) -> Outcome:
+    """The same, but it says that it is safe to repeat."""
+    return await bump(context, asked)
+
+
+async def linger(context: Context, asked: Bump) -> Outcome:
+    """Repeatable too: it hangs the first time it is run, and says so the second time."""
+    await bump(context, asked)
+    if len(Path(asked.path).read_text().splitlines()) == 1:  # noqa: ASYNC240  its own line
+        await anyio.sleep_forever()
+    return Done(f"lingered {asked.tag}")
+
+
+async def hang(context: Context, asked: Touch) -> Outcome:
+    """Say that it has begun, then never end by itself; it can be cancelled."""
+    if asked.path:
+        Path(asked.path).write_text(context.call_id)  # noqa: ASYNC240  a test's marker
+    await anyio.sleep_forever()
+    return Done("never")
+
+
+async def wedge(context: Context, asked: Touch) -> Outcome:
+    """Block a worker thread for good: no cancellation reaches it."""
+    if asked.path:
+        Path(asked.path).write_text(context.call_id)  # noqa: ASYNC240  a test's marker
+    await anyio.to_thread.run_sync(threading.Event().wait)
+    return Done("never")
+
+
+async def die(context: Context, asked: Touch) -> Outcome:
+    """Take the whole process down, as a poison call would."""
+    os.kill(os.getpid(), 9)
+    return Done("never")
+
+
+async def explode(context: Context, asked: Touch) -> Outcome:
+    """Fail when it is cancelled: its cleanup raises."""
+    if asked.path:
+        Path(asked.path).write_text(context.call_id)  # noqa: ASYNC240  a test's marker
+    try:
+        await anyio.sleep_forever()
+    finally:
+        raise RuntimeError("cleanup broke")
+    return Done("never")
+
+
+def _preview(asked: msgspec.Struct) -> str:
+    return str(asked)
+
+
+TOOLS = (
+    Tool("bump", "Append a line.", Bump, Effect.ACT, OnCrash.UNKNOWN, 10, bump, _preview),
+    Tool(
+        "peek", "Append a line, repeatably.", Bump, Effect.READ, OnCrash.REPEAT, 10, peek, _preview
+    ),
+    Tool("linger", "Linger.", Bump, Effect.READ, OnCrash.REPEAT, 600, linger, _preview),
+    Tool("hang", "Hang.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, hang, _preview),
+    Tool("wedge", "Wedge.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, wedge, _preview),
+    Tool("die", "Die.", Touch, Effect.ACT, OnCrash.UNKNOWN, 10, die, _preview),
+    Tool("explode", "Explode.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, explode, _preview),
+)
