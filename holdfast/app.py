@@ -236,6 +236,7 @@ def run_gateway(config: Config) -> int:
 
 
 async def _serve(config: Config) -> int:
+    code = exit_code(Reason.STOP, Supervisor.NONE)
     async with _engine(config) as (service, journal):
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
             address = await _open_doors(config, service, doors, tcp=True)
@@ -251,10 +252,10 @@ async def _serve(config: Config) -> int:
                 service.refuse_work()
                 await service.stop(drain_s, Cause.SHUTDOWN)
                 await doors.aclose()
-                watching.cancel_scope.cancel()
-    code = exit_code(Reason.STOP, Supervisor.NONE)
-    _say("Stopped.")
-    _exit(code)
+                with anyio.move_on_after(CLOSE_S):
+                    await journal.aclose()
+                _say("Stopped.")
+                _exit(code)  # here: a task group waits for what a stuck thread holds
     return code
 
 

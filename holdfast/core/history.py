@@ -59,6 +59,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self._past: list[Message] = []  # what the model no longer reads
         self.instructions: dict[RunId, str] = {}  # of unfinished runs
         self._waiting: dict[InputId, InputAdmitted] = {}
         self._open: dict[CallId, None] = {}
@@ -88,8 +89,7 @@ class Transcript:
             case RunCompleted() | RunFailed() | RunCancelled():
                 self._end(fact.run_id)
             case SessionReset():
-                self.messages = []
-                self._open = {}
+                self._begin_afresh()
                 self._note = ""
             case _:
                 pass
@@ -104,10 +104,18 @@ class Transcript:
             messages.append(User(self._note + words))
         return messages
 
+    def whole(self) -> tuple[Message, ...]:
+        """Everything that was ever said, for people."""
+        return (*self._past, *self.messages)
+
+    def _begin_afresh(self) -> None:
+        self._close_open_calls()
+        self._past.extend(self.messages)
+        self.messages = []
+
     def _read(self, admitted: InputAdmitted) -> None:
         if admitted.history is not None:
-            self.messages = []
-            self._open = {}
+            self._begin_afresh()
             for message in admitted.history:
                 self._take(message)
         self._take(User(admitted.text))

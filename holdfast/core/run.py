@@ -53,6 +53,10 @@ class Cause(StrEnum):
     SHUTDOWN = "shutdown_timeout"
     CRASH = "crash"
     TERMINAL = "terminal_closed"  # the terminal that embedded the engine has left
+    JOURNAL = "journal_unavailable"  # nothing could be written down for a while
+
+
+_NO_LOOP = frozenset({Cause.TERMINAL, Cause.JOURNAL})  # not the run's doing
 
 
 class RunQueued(Fact, tag="run.queued", omit_defaults=True):
@@ -330,7 +334,7 @@ CUTS_UNTIL_STUCK = 3
 
 def _cut(run: Run, event: RunInterrupted) -> Run:
     cuts = run.cuts
-    if event.cause is not Cause.TERMINAL:  # somebody only closed a terminal: that is no loop
+    if event.cause not in _NO_LOOP:
         loops = event.cut_at - run.driven_at <= QUICK_CUT_S or not run.progressed
         cuts = cuts + 1 if loops else 0
     calls = {k: calls_machine.cut(c) for k, c in run.calls.items()}

@@ -191,11 +191,23 @@ def go_on(session: Session) -> tuple[Fact, ...]:
     )
 
 
-def recover(session: Session, policy: OnStart, cut_at: float) -> tuple[Fact, ...]:
-    """What the start of a new process means for `session`, whose old process is gone.
+def stop(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
+    """What it takes to stop an open run. One that has not begun ends here and now."""
+    found = session.runs[run_id]
+    asked = run.StopAsked(run_id=run_id, reason=reason)
+    if found.driven:
+        return (asked,)
+    cancelled = run.RunCancelled(run_id=run_id, reason=reason, usage=found.usage)
+    return (asked, *_give_up(found, reason), cancelled)
 
-    `cut_at` is the last sign of life in its stream. Runs found running were cut by a
-    crash; those found interrupted were marked before they were cut. Idempotent: once
+
+def recover(
+    session: Session, policy: OnStart, cut_at: float, cause: run.Cause = run.Cause.CRASH
+) -> tuple[Fact, ...]:
+    """What it means for `session` that whoever drove it is gone.
+
+    `cut_at` is the last sign of life in its stream. Runs found running were cut by
+    `cause`; those found interrupted were marked before they were cut. Idempotent: once
     its facts are recorded, it has nothing more to say about the same cut.
     """
     facts: list[Fact] = []
@@ -203,8 +215,8 @@ def recover(session: Session, policy: OnStart, cut_at: float) -> tuple[Fact, ...
         if found.status is run.Status.RUNNING:
             interrupted = run.RunInterrupted(
                 run_id=found.id,
-                cause=run.Cause.CRASH,
-                reason="The gateway ended without warning",
+                cause=cause,
+                reason=_WITHOUT_WARNING[cause],
                 cut_at=cut_at,
             )
             facts.append(interrupted)
@@ -215,6 +227,12 @@ def recover(session: Session, policy: OnStart, cut_at: float) -> tuple[Fact, ...
     if 0 < given_up < len(session.runs):  # the next message is here already
         facts.append(SessionReset(reason="suspended"))
     return tuple(facts)
+
+
+_WITHOUT_WARNING = {
+    run.Cause.CRASH: "The gateway ended without warning",
+    run.Cause.JOURNAL: "The journal could not be written",
+}
 
 
 def _after_cut(cut: Run, policy: OnStart) -> tuple[Fact, ...]:
@@ -240,11 +258,14 @@ def _after_cut(cut: Run, policy: OnStart) -> tuple[Fact, ...]:
 
 
 def _quarantine(cut: Run, code: str, error: str) -> tuple[Fact, ...]:
-    superseded = tuple(
-        inbox.InputSuperseded(input_id=i, run_id=cut.id, reason=code) for i in cut.unread
-    )
     return (
-        *superseded,
+        *_give_up(cut, code),
         run.RunFailed(run_id=cut.id, code=code, error=error, usage=cut.usage),
         SessionSuspended(reason=code),
+    )
+
+
+def _give_up(ending: Run, reason: str) -> tuple[Fact, ...]:
+    return tuple(
+        inbox.InputSuperseded(input_id=i, run_id=ending.id, reason=reason) for i in ending.unread
     )

@@ -70,7 +70,7 @@ class Intake:
         self._check_open(process)
         key = SessionKey(intent.by.owner, intent.session_id or SessionId(f"ses_{token_hex(16)}"))
         if intent.session_id is None:
-            return await self._admit(intent, self._open(intent, key), name)
+            return await self._open(intent, key, name)
         workspace = _resolved(intent.workspace)
         async with self._sessions.hold(key) as held:
             if held is not None and workspace and workspace != held.session.workspace:
@@ -80,7 +80,9 @@ class Intake:
                     "`workspace` out or name that one.",
                     param="workspace",
                 )
-            return await self._admit(intent, held or self._open(intent, key), name)
+            if held is None:
+                return await self._open(intent, key, name)
+            return await self._admit(intent, held, name, ())
 
     async def _replay(self, name: _RequestName, fingerprint: str) -> Submitted | None:
         owner, route, key = name
@@ -109,14 +111,18 @@ class Intake:
                 retry_after_s=5,
             )
 
-    def _open(self, intent: Submit, key: SessionKey) -> Held:
-        self._workspace(intent, key)  # refuses before anything is allocated
-        return self._sessions.create(key)
+    async def _open(self, intent: Submit, key: SessionKey, name: _RequestName | None) -> Submitted:
+        opened = SessionOpened(
+            session_id=key.session_id,
+            workspace=self._workspace(intent, key),
+            platform=intent.by.platform,
+        )
+        return await self._admit(intent, self._sessions.create(key), name, (opened,))
 
     def _workspace(self, intent: Submit, key: SessionKey) -> str:
         if not intent.workspace:
             name = sha256("\0".join(key).encode()).hexdigest()[:32]
-            return str(self._defaults.home / "workspaces" / name)
+            return f"{self._defaults.home}/workspaces/{name}"
         path = Path(_resolved(intent.workspace))
         allowed = intent.by.platform == "cli" or any(
             path.is_relative_to(root.resolve()) for root in self._defaults.roots
@@ -133,10 +139,12 @@ class Intake:
             )
         return str(path)
 
-    async def _admit(self, intent: Submit, held: Held, name: _RequestName | None) -> Submitted:
+    async def _admit(
+        self, intent: Submit, held: Held, name: _RequestName | None, first: tuple[Fact, ...]
+    ) -> Submitted:
         run_id, facts = self._facts(intent, held)
         reply = Submitted(run_id, held.key.session_id, replayed=False)
-        pending = self._sessions.append(held, *facts)
+        pending = self._sessions.append(held, *first, *facts)
         if name is None or intent.request_key is None:
             await pending.wait()
             return reply
@@ -151,16 +159,7 @@ class Intake:
         # Ids that rise with time keep neighbours together on disk, and list in order.
         made_at = f"{int(self._clock.now() * 1000):012x}"
         run_id, input_id = RunId(f"run_{made_at}{token_hex(10)}"), InputId(f"in_{token_hex(12)}")
-        facts: list[Fact] = []
-        if held.head == 0:
-            opened = SessionOpened(
-                session_id=held.key.session_id,
-                workspace=self._workspace(intent, held.key),
-                platform=intent.by.platform,
-            )
-            facts.append(opened)
-        facts.extend(admit(held.session))
-        facts.extend(go_on(held.session))
+        facts: list[Fact] = [*admit(held.session), *go_on(held.session)]
         asked = intent.request_key
         facts.append(
             InputAdmitted(

@@ -9,6 +9,7 @@ import logging
 
 import anyio
 
+from holdfast.core.run import Cause
 from holdfast.core.session import OnStart, recover
 from holdfast.core.types import SessionKey
 from holdfast.engine.clock import Clock
@@ -48,7 +49,7 @@ class Recovery:
             self._sessions.counts[row.status] += 1
         async with anyio.create_task_group() as together:  # so that they share their commits
             for key in dict.fromkeys(row.key for row in unfinished):
-                together.start_soon(self._bring_back, key, self._policy)
+                together.start_soon(self._bring_back, key, self._policy, Cause.CRASH)
         return len(unfinished)
 
     def orphaned(self, key: SessionKey) -> None:
@@ -69,16 +70,16 @@ class Recovery:
     async def _bring_back_orphans(self) -> None:
         for key in tuple(self._orphans):
             try:
-                await self._bring_back(key, OnStart.RESUME)
+                await self._bring_back(key, OnStart.RESUME, Cause.JOURNAL)
             except (JournalUnavailable, Conflict):
                 return
             self._orphans.pop(key, None)
         log.info("journal can be written again")
 
-    async def _bring_back(self, key: SessionKey, policy: OnStart) -> None:
+    async def _bring_back(self, key: SessionKey, policy: OnStart, cause: Cause) -> None:
         async with self._sessions.hold(key) as held:
             if held is None:
                 return
-            if facts := recover(held.session, policy, held.last_at):
+            if facts := recover(held.session, policy, held.last_at, cause):
                 await self._sessions.append(held, *facts).wait()
         self._coordinator.wake(key, first=True)

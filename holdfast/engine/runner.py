@@ -11,6 +11,7 @@ from itertools import count
 from random import random
 
 from holdfast.core import limits, run
+from holdfast.core.call import CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.inbox import InputPromoted, InputSuperseded
 from holdfast.core.limits import GiveUp, Limits, TryAgain
@@ -106,7 +107,9 @@ class Runner:
         """Append for a run that is still ours to drive."""
         now = held.session.runs.get(run_id)
         if now is None or (now.status is run.Status.INTERRUPTED and not now.stop_reason):
-            raise Cut
+            # Cut while it worked: only results that are in already may still be kept.
+            if now is None or not all(isinstance(f, CallSettled) for f in facts):
+                raise Cut
         return self._sessions.append(held, *facts)
 
     def _resume(self, held: Held, now: Run, cause: str) -> None:

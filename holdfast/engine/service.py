@@ -14,7 +14,7 @@ from typing import Any, assert_never, overload
 
 from anyio.abc import TaskGroup
 
-from holdfast.core import call, lifecycle, run
+from holdfast.core import call, lifecycle, run, session
 from holdfast.core.events import TERMINAL, Record
 from holdfast.core.inbox import InputAdmitted, InputSuperseded, Mode
 from holdfast.core.intents import (
@@ -33,7 +33,6 @@ from holdfast.core.intents import (
 from holdfast.core.limits import Limits
 from holdfast.core.messages import Message
 from holdfast.core.run import Run, RunQueued, RunRequeued, StopAsked
-from holdfast.core.session import OnStart
 from holdfast.core.types import Fact, InputId, RunId, SessionId, SessionKey, Usage
 from holdfast.engine import drain, timers
 from holdfast.engine.calls import Calls
@@ -67,7 +66,7 @@ class Parts:
     tools: Sequence[Tool[Any]]
     clock: Clock
     limits: Limits
-    on_start: OnStart
+    on_start: session.OnStart
     home: Path
     workspace_roots: tuple[Path, ...]
     retention_s: float
@@ -180,7 +179,7 @@ class Service:
         async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
             if held is None:
                 raise Refused("session_not_found", f"There is no session {session_id}.")
-            return tuple(held.transcript.messages)
+            return held.transcript.whole()
 
     @asynccontextmanager
     async def follow(
@@ -239,10 +238,11 @@ class Service:
 
     async def _place_of(self, by: Principal, run_id: RunId) -> tuple[int, int | None]:
         """The run's stream, and the number of its last record if it has ended."""
-        if (found := self._sessions.running(run_id)) is not None:
-            if found[0].key.owner != by.owner:
-                raise _no_such_run(run_id)
-            return found[0].stream, None
+        if tail := self._live.tail(run_id):
+            last = tail[-1]
+            key = self._sessions.key_of(last.stream)
+            if key is not None and key.owner == by.owner:
+                return last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
         row = await self._row(by, run_id)
         return row.stream, row.ended_seq
 
@@ -279,8 +279,8 @@ class Service:
             if held is None or now is None:
                 raise _no_such_run(intent.run_id, "It has ended.")
             if not now.stop_reason:
-                fact = StopAsked(run_id=intent.run_id, reason=intent.reason)
-                await self._sessions.append(held, fact).wait()
+                facts = session.stop(held.session, intent.run_id, intent.reason)
+                await self._sessions.append(held, *facts).wait()
         return Stopping(intent.run_id)
 
     async def _steer(self, intent: Steer) -> Steered:
@@ -300,7 +300,7 @@ class Service:
                 text=intent.text,
                 mode=Mode.STEER,
             )
-            await self._sessions.append(held, fact).wait()
+            await self._sessions.append(held, *session.go_on(held.session), fact).wait()
         return Steered(intent.run_id)
 
     async def _answer(self, intent: Answer) -> Answered:

@@ -115,8 +115,9 @@ class Sessions:
             held.transcript.add(fact)
             if isinstance(fact, ModelAnswered | MessageVoided):
                 held.partial = 0
-        self._count(held.key, before, changed)
-        self._rest(held)
+        if changed:
+            self._count(held.key, before, changed)
+            self._rest(held)
         return pending
 
     def delta(self, held: Held, delta: Delta) -> None:

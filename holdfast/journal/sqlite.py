@@ -35,6 +35,9 @@ from holdfast.journal.sqlite_writer import (
 )
 
 SPACE_CHECK_S = 0.5
+# How many turns of the loop a batch stays open. An idle loop turns in microseconds; a busy
+# one takes longer, and the batch grows with what everybody else has to say.
+_PATIENCE = 4
 _MB = 1024 * 1024
 
 
@@ -235,9 +238,12 @@ class SqliteJournal(SqliteReader):
     def _kick(self) -> None:
         if self._inflight is None and not self._kicked:
             self._kicked = True
-            self._loop.call_soon(self._close_batch)
+            self._loop.call_soon(self._close_batch, _PATIENCE)
 
-    def _close_batch(self) -> None:
+    def _close_batch(self, patience: int) -> None:
+        if patience:
+            self._loop.call_soon(self._close_batch, patience - 1)
+            return
         self._kicked = False
         if self._inflight is not None or not self._batch.entries:
             return
@@ -255,7 +261,8 @@ class SqliteJournal(SqliteReader):
         for listener in self._committed:
             listener(batch.records)
         batch.settle()
-        self._close_batch()
+        if self._batch.entries:
+            self._kick()  # not at once: whoever was waiting for this one may have more to say
 
     def _fail(self, batch: Batch, error: JournalUnavailable) -> None:
         behind, self._batch = self._batch, Batch()

@@ -22,6 +22,7 @@ _REFUSAL_S = 5.0  # ... and how long they may take
 _USAGE_S = 2.0  # patience for usage and [DONE] once the answer is whole
 _END_S = 0.1  # patience for the end of the body, which gives the connection back
 _CHECK_S = 1.0
+_IN_PARTS_FROM = 256 << 10  # a bigger body is sent in parts, so that the loop stays free
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -115,10 +116,11 @@ class OpenAI:
         return self._session
 
     async def _post(self, request: Request, peer: Peer) -> aiohttp.ClientResponse:
+        body = encode(request)
         try:
             return await self._pool().post(
                 self._completions,
-                data=BytesIO(encode(request)),  # is sent in parts, however big
+                data=body if len(body) < _IN_PARTS_FROM else BytesIO(body),
                 headers=self._headers,
                 timeout=self._timeout,
                 allow_redirects=False,
@@ -133,6 +135,8 @@ class OpenAI:
         try:
             if not incoming.whole:
                 return await response.content.readany()
+            if incoming.done and response.content.at_eof():
+                return b""
             with anyio.move_on_after(_END_S if incoming.done else _USAGE_S):
                 return await response.content.readany()
         except _BROKEN as error:

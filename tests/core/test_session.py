@@ -57,6 +57,7 @@ from holdfast.core.session import (
     go_on,
     recall,
     recover,
+    stop,
     unread,
 )
 from holdfast.core.types import (
@@ -360,6 +361,16 @@ def test_messages_queued_behind_a_stuck_run_are_the_next_message() -> None:
     assert (session.status, session.mark) == (Status.OPEN, None)  # B reads nothing of A
 
 
+@pytest.mark.promise("RUN-14")
+def test_a_stop_ends_a_run_in_the_queue_at_once_and_asks_one_that_has_begun() -> None:
+    session = fold(*begun(A), *posted(B))
+    assert stop(session, A, "enough") == (StopAsked(run_id=A, reason="enough"),)
+    facts = stop(session, B, "enough")
+    assert kinds(facts) == ["StopAsked", "InputSuperseded", "RunCancelled"]
+    session = fold(*facts, session=session)
+    assert (list(session.runs), dict(session.inputs)) == ([A], {})
+
+
 def test_a_stop_outranks_the_stuck_rule_and_every_policy() -> None:
     for policy in OnStart:
         session = fold(RunResumed(run_id=A, cause="crash"), session=crash(RUNNING, 2))
@@ -444,9 +455,8 @@ class Life(RuleBasedStateMachine):
     @rule(last=st.booleans(), at_once=st.booleans())
     def somebody_stops_a_run(self, last: bool, at_once: bool) -> None:
         run_id = list(self.session.runs)[-1 if last else 0]
-        self.record(StopAsked(run_id=run_id, reason="enough"))
-        if at_once:
-            self.step(self.session.runs[run_id], wants=0)
+        asked = StopAsked(run_id=run_id, reason="enough")
+        self.record(*(stop(self.session, run_id, "enough") if at_once else (asked,)))
 
     @rule(policy=st.sampled_from(OnStart), courteous=st.booleans())
     def the_process_ends_and_starts(self, policy: OnStart, courteous: bool) -> None:

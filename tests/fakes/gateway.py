@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,32 +105,40 @@ class GatewayProcess:
 
     async def ready(self) -> None:
         """Return when it says that it serves."""
+        assert await self.comes_up(), "it ended; it said:\n" + "\n".join(self.lines[-20:])
+
+    async def comes_up(self) -> bool:
+        """Whether it gets to serve; False: it ended before."""
         with anyio.fail_after(30):
             while not self._ready.is_set():
-                await self._next_line()
+                if self._silent:
+                    await self.ended()
+                    return False
+                await self._line.wait()
+        return True
 
     async def said(self, text: str) -> str:
-        """The first line that contains `text`, waiting for it."""
+        """The first line since its start that contains `text`, waiting for it."""
         with anyio.fail_after(30):
             while not (found := [line for line in self.lines if text in line]):
-                await self._next_line()
+                assert not self._silent, f"it ended and never said {text!r}"
+                await self._line.wait()
         return found[0]
-
-    async def _next_line(self) -> None:
-        assert not self._silent, "the gateway ended; it said:\n" + "\n".join(self.lines[-20:])
-        await self._line.wait()
 
     async def _read_stderr(self, process: anyio.abc.Process) -> None:
         assert process.stderr is not None
         rest = ""
-        async for text in TextReceiveStream(process.stderr, errors="replace"):
-            *lines, rest = (rest + text).split("\n")
-            for line in lines:
-                self.lines.append(line)
-                if (ready := re.search(r"ready on (http://\S+)", line)) is not None:
-                    self.url = ready[1]
-                    self._ready.set()
-            self._heard()
+        with suppress(anyio.ClosedResourceError):  # a tracer may outlive it with the pipe open
+            async for text in TextReceiveStream(process.stderr, errors="replace"):
+                *lines, rest = (rest + text).split("\n")
+                if process is not self._process:
+                    continue  # the last words of an earlier life
+                self.lines += lines
+                for line in lines:
+                    if (ready := re.search(r"ready on (http://\S+)", line)) is not None:
+                        self.url = ready[1]
+                        self._ready.set()
+                self._heard()
         if process is self._process:
             self._silent = True
             self._heard()

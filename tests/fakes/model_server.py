@@ -393,7 +393,7 @@ class ModelServer:
                 case Wait(gate):
                     await gate.wait()
                 case Pause(seconds):
-                    await anyio.sleep(seconds)
+                    await anyio.sleep(seconds)  # sleep: slowness is the fault being played
                 case Paced():
                     # Headers wait for the first write; what follows is framed by the pacer.
                     await response.write(delta(role="assistant", content=""))

@@ -1,0 +1,79 @@
+"""The model's stream is reset at each of its chunks: the turn is asked again, nothing is doubled."""
+
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.crash.evidence import ask_for, endings, lines, noted
+from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.model_server import Abort, Ask, Reply, call, calls, react, say, serve, stream
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = say("the whole answer", tokens=4)
+COST = ANSWER.steps[-2]
+
+
+class Faulty:
+    """A model whose first answer to `cut:N …` ends in a reset after N chunks of it."""
+
+    def __init__(self, answers: dict[str, Reply]) -> None:
+        self._answers = answers
+        self._asked: Counter[str] = Counter()
+
+    def __call__(self, ask: Ask) -> Reply:
+        words = next(m.content or "" for m in reversed(ask.messages) if m.role == "user")
+        marker, _, rest = words.partition(" ")
+        if not marker.startswith("cut:") or ask.messages[-1].role == "tool":
+            return react(ask)
+        reply = self._answers[rest.partition(" ")[0]]
+        self._asked[words] += 1
+        if self._asked[words] > 1:
+            return reply
+        return stream(*reply.steps[: int(marker[4:])], Abort())
+
+
+async def _read(it: GatewayProcess, text: str, expected: str, usage: dict[str, int]) -> None:
+    with noted(text):
+        run_id = await it.run(text)
+        events = await it.events(run_id)
+        done = await it.status(run_id)
+        assert endings(events) == ["run.completed"]
+        assert done["output"] == events.text == expected
+        assert done["usage"] == usage
+        for name in ("run.started", "tool.started", "tool.completed"):
+            assert events.names.count(name) <= 1, events.names
+
+
+@pytest.mark.fault("F-15")
+@pytest.mark.promise("RUN-07")
+async def test_a_stream_reset_at_any_chunk_gives_the_text_once_and_the_usage_once(
+    tmp_path: Path,
+) -> None:
+    whole = {"input_tokens": 7, "output_tokens": 4, "total_tokens": 11}
+    unsaid = dict.fromkeys(whole, 0)  # the answer was whole, what it cost was not said yet
+    async with (
+        serve(Faulty({"text": ANSWER})) as model,
+        gateway(tmp_path, model.base_url) as it,
+        anyio.create_task_group() as together,
+    ):
+        for number in range(len(ANSWER.steps)):
+            usage = unsaid if ANSWER.steps[number] == COST else whole
+            together.start_soon(_read, it, f"cut:{number} text", "the whole answer", usage)
+
+
+@pytest.mark.fault("F-15")
+async def test_a_stream_reset_inside_a_call_runs_the_call_once(tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    arguments = ask_for("bump", path=effects, tag="x").partition(" ")[2]
+    answer = calls(call("bump", arguments, parts=4))
+    async with (
+        serve(Faulty({"call": answer})) as model,
+        gateway(tmp_path, model.base_url) as it,
+    ):
+        async with anyio.create_task_group() as together:
+            for number in range(len(answer.steps)):
+                together.start_soon(it.finished, await it.run(f"cut:{number} call"))
+        assert len(lines(effects)) == len(answer.steps)
