@@ -94,9 +94,16 @@ class SqliteJournal(SqliteReader):
         boot_id: str = "",
         low_water: int = 0,
         ballast: int = 0,
+        max_pages: int = 0,
     ) -> "SqliteJournal":
-        """Open or create the journal at `path`; only the owner of the home may."""
+        """Open or create the journal at `path`; only the owner of the home may.
+
+        Below `low_water` free bytes no new work should be taken. `ballast` bytes are kept back
+        for a full disk. A file of `max_pages` does not grow any more; 0 sets no such bound.
+        """
         connection = await anyio.to_thread.run_sync(connect, path, boot_id)
+        if max_pages:
+            connection.execute(f"PRAGMA max_page_count = {max_pages:d}")
         kept = Ballast(path.with_name("ballast"), ballast)
         return cls(path, blobs, connection, get_running_loop(), low_water, kept)
 
@@ -138,8 +145,9 @@ class SqliteJournal(SqliteReader):
         self._heads[stream] = seq
         key = batch.keys[stream] = self._keys[stream]
         for run in runs:
+            begun = known[3] if (known := batch.runs.get(run.id)) is not None else first
             batch.runs[run.id] = (
-                run.id, key.owner, stream, first, ended if run.status.final else None, run.status,
+                run.id, key.owner, stream, begun, ended if run.status.final else None, run.status,
                 bool(run.stop_reason), run.created_at, run.updated_at, run.model, run.last_event, 0,
             )  # fmt: skip
         self._kick()

@@ -224,3 +224,16 @@ def test_instructions_last_as_long_as_their_run() -> None:
     assert grown.instructions == {A: "be kind"}
     grown.add(completed(A))
     assert grown.instructions == {}
+
+
+def test_what_the_model_no_longer_reads_stays_readable_for_people() -> None:
+    grown = transcript(
+        *read("before"), answered("yes", C1), SessionReset(reason="suspended"), *read("after")
+    )
+    assert grown.for_model() == [User("after")]
+    assert grown.whole() == (
+        User("before"),
+        assistant("yes", C1),
+        ToolResult(C1, UNKNOWN_TEXT),
+        User("after"),
+    )

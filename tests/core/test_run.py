@@ -370,6 +370,17 @@ def test_a_long_run_that_gets_on_is_spared_by_any_number_of_cuts() -> None:
         assert run.cuts == 0
 
 
+@pytest.mark.promise("BACK-07")
+@pytest.mark.parametrize("cause", [Cause.TERMINAL, Cause.JOURNAL])
+def test_a_cut_that_is_not_the_runs_doing_counts_for_nothing(cause: Cause) -> None:
+    run = fold(*BEGUN)
+    for _ in range(5):
+        cut = RunInterrupted(run_id=run.id, cause=cause, reason="", cut_at=run.driven_at)
+        for fact in (cut, *GO_ON):
+            run = evolve(run, fact, run.driven_at)
+    assert run.cuts == 0
+
+
 class Weather(RuleBasedStateMachine):
     """One run, driven by `next_step`, in any weather."""
 

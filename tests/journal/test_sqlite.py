@@ -1,0 +1,166 @@
+"""The SQLite store: the conformance suite, and what only a file can go wrong with."""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from holdfast.core import run as machine
+from holdfast.core.events import MessageDelta
+from holdfast.core.run import RunStarted
+from holdfast.errors import JournalUnavailable, Misconfigured
+from holdfast.journal.blobs import Blobs
+from holdfast.journal.journal import Journal
+from holdfast.journal.sqlite import SqliteJournal
+from tests.journal.conformance import (
+    KEY,
+    RUN,
+    JournalSuite,
+    accept,
+    admitted,
+    beginning,
+    everything,
+    opened,
+    queued,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def opened_journal(
+    directory: Path,
+    *,
+    boot_id: str = "boot",
+    low_water: int = 0,
+    ballast: int = 0,
+    max_pages: int = 0,
+) -> AsyncIterator[SqliteJournal]:
+    journal = await SqliteJournal.open(
+        directory / "journal.db",
+        Blobs(directory),
+        boot_id=boot_id,
+        low_water=low_water,
+        ballast=ballast,
+        max_pages=max_pages,
+    )
+    try:
+        yield journal
+    finally:
+        await journal.aclose()
+
+
+@asynccontextmanager
+async def full_journal(directory: Path) -> AsyncIterator[SqliteJournal]:
+    """A file that may not grow: SQLite calls that a full disk."""
+    async with opened_journal(directory):
+        pass
+    path = directory / "journal.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE filler (text TEXT)")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    async with opened_journal(directory, max_pages=pages) as journal:
+        yield journal
+
+
+class TestSqlite(JournalSuite):
+    @override
+    def make(self, directory: Path) -> AbstractAsyncContextManager[Journal]:
+        return opened_journal(directory)
+
+    @override
+    def make_full(self, directory: Path) -> AbstractAsyncContextManager[Journal]:
+        return full_journal(directory)
+
+
+async def test_after_a_power_cut_open_streams_skip_numbers_that_may_have_been_seen(
+    tmp_path: Path,
+) -> None:
+    async with opened_journal(tmp_path, boot_id="one") as journal:
+        row = await accept(journal)
+    async with opened_journal(tmp_path, boot_id="two") as journal:
+        found = await journal.stream_of(KEY)
+        assert found is not None and found.head == 10_003
+    async with opened_journal(tmp_path, boot_id="two") as journal:  # and it is not forgotten
+        found = await journal.stream_of(KEY)
+        assert found is not None and found.head == 10_003
+        pending = journal.append(row.stream, 10_003, 2.0, [RunStarted(run_id=RUN)], [])
+        await pending.wait()
+        assert [r.seq for r in await everything(journal, row.stream)] == [2, 3, 10_004]
+
+
+async def test_a_big_fact_is_a_file_and_not_a_row(tmp_path: Path) -> None:
+    async with opened_journal(tmp_path) as journal:
+        row = journal.open_stream(KEY)
+        facts = (opened(), admitted(text="x" * 100_000), queued())
+        await journal.append(row.stream, 0, 1.0, facts, [machine.queue(queued(), 1.0)]).wait()
+    assert len(list((tmp_path / "blobs").iterdir())) == 1
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+        biggest = connection.execute("SELECT max(length(data)) FROM events").fetchone()[0]
+    assert biggest < 1_000
+
+
+async def test_every_row_names_its_owner(tmp_path: Path) -> None:
+    async with opened_journal(tmp_path) as journal:
+        row = await accept(journal)
+        journal.delta(row.stream, 1.0, MessageDelta(run_id=RUN, turn=1, text="x"))
+        await journal.append(row.stream, 4, 1.0, [RunStarted(run_id=RUN)], []).wait()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+        for table in ("sessions", "events", "deltas", "runs"):
+            owners = connection.execute(f"SELECT DISTINCT owner FROM {table}").fetchall()
+            assert owners == [("me",)]
+
+
+async def test_the_ballast_is_given_up_so_that_what_was_accepted_can_be_finished(
+    tmp_path: Path,
+) -> None:
+    async with opened_journal(tmp_path, ballast=100_000):
+        pass
+    assert (tmp_path / "ballast").stat().st_size == 100_000
+
+
+async def test_a_disk_that_is_nearly_full_is_said_so_in_plain_words(tmp_path: Path) -> None:
+    async with opened_journal(tmp_path, low_water=2**60) as journal:
+        assert "nearly full" in journal.state()
+    async with opened_journal(tmp_path) as journal:
+        assert journal.state() == "ok"
+
+
+async def test_a_file_that_is_no_journal_breaks_the_store_and_says_so(tmp_path: Path) -> None:
+    async with opened_journal(tmp_path) as journal:
+        with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+            connection.execute("DROP TABLE runs")
+        facts, run = beginning()
+        pending = journal.append(journal.open_stream(KEY).stream, 0, 1.0, facts, [run])
+        with pytest.raises(JournalUnavailable):
+            await pending.wait()
+        assert "no such table" in await journal.broken()
+        assert "no such table" in journal.state()
+        with pytest.raises(JournalUnavailable):
+            journal.append(1, 0, 1.0, facts, [run])
+
+
+async def test_a_journal_of_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    async with opened_journal(tmp_path):
+        pass
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
+        connection.execute("PRAGMA user_version = 9999")
+    with pytest.raises(Misconfigured, match="newer Holdfast") as refused:
+        async with opened_journal(tmp_path):
+            pass
+    assert "HOLDFAST_HOME" in refused.value.hint
+
+
+async def test_nobody_else_can_read_the_file_if_the_umask_says_so(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        async with opened_journal(tmp_path) as journal:
+            await accept(journal)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "journal.db").stat().st_mode & 0o077 == 0
