@@ -4,7 +4,8 @@ The journal is the truth; a wake only says "look again". Wakes during a drive co
 into one more look. An interrupt names the run it is for and does nothing if another
 is driven; it cancels the drive, which is looked at again once its cleanup is done. A
 drive that does not let go in time is left behind: the session goes on without it, and
-nothing it says later is legal any more. After `close` nothing new starts.
+nothing it says later is legal any more. After `close` nothing new starts. A drive that
+could not write leaves an orphan, which no wake reaches until recovery has adopted it.
 
 This is a supervisor: what a drive raises becomes a fact, through `broken`.
 """
@@ -52,6 +53,7 @@ class Coordinator:
         self._drives: dict[SessionKey, Drive] = {}
         self._woken: dict[SessionKey, None] = {}
         self._fresh: dict[SessionKey, None] = {}
+        self._orphans: set[SessionKey] = set()
         self._open = True
 
     @property
@@ -66,6 +68,8 @@ class Coordinator:
 
     def wake(self, key: SessionKey, *, first: bool = False) -> None:
         """Look at the session (again). `first` goes before those that have not begun yet."""
+        if key in self._orphans:
+            return
         if (drive := self._drives.get(key)) is not None:
             drive.again = True
         elif not self._open:
@@ -87,6 +91,15 @@ class Coordinator:
         drive.again = True
         drive.scope.cancel()
         self._tasks.start_soon(self._let_go, drive)
+
+    def orphan(self, key: SessionKey) -> None:
+        """Leave the session alone: its runs were cut, and that is not written down yet."""
+        self._orphans.add(key)
+
+    def adopt(self, key: SessionKey) -> None:
+        """It is written down: go on with it."""
+        self._orphans.discard(key)
+        self.wake(key, first=True)
 
     def close(self) -> None:
         """Nothing new starts; what is driven may end."""
@@ -116,15 +129,21 @@ class Coordinator:
         try:
             await self._drive(drive)
         except (JournalUnavailable, Conflict):
-            self._orphaned(drive.key)
+            self._lose(drive)
         except Exception as error:  # noqa: BLE001  a supervisor: it becomes a fact
-            await self._mend(drive.key, error)
+            await self._mend(drive, error)
 
-    async def _mend(self, key: SessionKey, error: Exception) -> None:
+    async def _mend(self, drive: Drive, error: Exception) -> None:
         try:
-            await self._broken(key, error)
+            await self._broken(drive.key, error)
         except (JournalUnavailable, Conflict):
-            self._orphaned(key)
+            self._lose(drive)
+
+    def _lose(self, drive: Drive) -> None:
+        if self._drives.get(drive.key) is drive:  # else it was left behind, and is nobody's
+            drive.again = False
+            self.orphan(drive.key)
+            self._orphaned(drive.key)
 
     def _end(self, drive: Drive) -> None:
         drive.done.set()

@@ -1,15 +1,22 @@
 """Admit one input: replay or route it, and append. Accepted is what is in the journal.
 
-Nothing is allocated for a request that is refused. Between the last look at the fold
-and the append there is no await, so two requests under one key cannot both be first.
+Nothing is allocated for a request that is refused. Of the requests under one key only
+one is being decided at a time, until the journal has it or it is refused; the others
+wait and then find what became of it. That does not depend on whoever asked: a client
+that hangs up in between and comes back finds its run.
 """
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
+import anyio
+
 from holdfast.core import lifecycle, limits
+from holdfast.core.events import Record
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.intents import RequestKey, Submit, Submitted
 from holdfast.core.limits import Limits
@@ -19,7 +26,7 @@ from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionK
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import JournalUnavailable, Refused
-from holdfast.journal.journal import Journal, Pending
+from holdfast.journal.journal import Journal
 
 _RequestName = tuple[Owner, str, str]
 
@@ -33,13 +40,13 @@ class Defaults:
     roots: tuple[Path, ...]  # where a request may put one
 
 
-@dataclass(frozen=True, slots=True)
-class _Underway:
-    """A request that has been decided and is on its way to the disk."""
+@dataclass(slots=True)
+class _Claim:
+    """A request under a key that is being decided, or on its way to the disk."""
 
-    fingerprint: str
-    reply: Submitted
-    pending: Pending
+    name: _RequestName
+    enqueued: bool = False
+    settled: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Intake:
@@ -58,43 +65,73 @@ class Intake:
         self._clock = clock
         self._limits = budget
         self._defaults = defaults
-        self._underway: dict[_RequestName, _Underway] = {}
+        self._claims: dict[_RequestName, _Claim] = {}
+        self._enqueued: dict[RunId, _Claim] = {}
+        journal.on_commit(self._landed)
+        journal.on_failure(self._lost)
 
     async def submit(self, intent: Submit, process: lifecycle.Status) -> Submitted:
         """Take the words, durably, or say why not. The same request again is the same run."""
-        name: _RequestName | None = None
-        if (asked := intent.request_key) is not None:
-            name = (intent.by.owner, asked.route, asked.key)
-            if (reply := await self._replay(name, asked.fingerprint)) is not None:
-                return reply
-        self._check_open(process)
+        asked = intent.request_key
+        if asked is None:
+            return await self._take(intent, process, None)
+        name = (intent.by.owner, asked.route, asked.key)
+        while (twin := self._claims.get(name)) is not None:
+            await twin.settled.wait()
+        claim = self._claims[name] = _Claim(name)
+        try:
+            reply = await self._replay(name, asked.fingerprint)
+            return reply or await self._take(intent, process, claim)
+        finally:
+            if not claim.enqueued:
+                self._settle(claim)
+
+    async def _replay(self, name: _RequestName, fingerprint: str) -> Submitted | None:
+        owner, route, key = name
+        earlier = await self._journal.replay(owner, route, key)
+        if earlier is None:
+            return None
+        _same_request(earlier.fingerprint, fingerprint, key)
+        return Submitted(earlier.run_id, earlier.session_id, replayed=True)
+
+    def _settle(self, claim: _Claim) -> None:
+        del self._claims[claim.name]
+        claim.settled.set()
+
+    def _landed(self, records: Sequence[Record]) -> None:
+        """On the loop, after every commit."""
+        if not self._enqueued:
+            return
+        for record in records:
+            if type(record.fact) is RunQueued:
+                if (claim := self._enqueued.pop(record.fact.run_id, None)) is not None:
+                    self._settle(claim)
+
+    def _lost(self) -> None:
+        """On the loop, after a commit that failed: nothing enqueued is in the journal."""
+        while self._enqueued:
+            self._settle(self._enqueued.popitem()[1])
+
+    async def _take(
+        self, intent: Submit, process: lifecycle.Status, claim: _Claim | None
+    ) -> Submitted:
         key = SessionKey(intent.by.owner, intent.session_id or SessionId(f"ses_{token_hex(16)}"))
         if intent.session_id is None:
-            return await self._open(intent, key, name)
+            self._check_open(process)
+            return await self._open(intent, key, claim)
         workspace = _resolved(intent.workspace)
         async with self._sessions.hold(key) as held:
-            if held is not None and workspace and workspace != held.session.workspace:
+            self._check_open(process)
+            if held is None:
+                return await self._open(intent, key, claim)
+            if workspace and workspace != held.session.workspace:
                 raise Refused(
                     "workspace_fixed",
                     f"Session {key.session_id} works in {held.session.workspace}. Leave "
                     "`workspace` out or name that one.",
                     param="workspace",
                 )
-            if held is None:
-                return await self._open(intent, key, name)
-            return await self._admit(intent, held, name, ())
-
-    async def _replay(self, name: _RequestName, fingerprint: str) -> Submitted | None:
-        owner, route, key = name
-        earlier = await self._journal.replay(owner, route, key)
-        if earlier is not None:
-            _same_request(earlier.fingerprint, fingerprint, key)
-            return Submitted(earlier.run_id, earlier.session_id, replayed=True)
-        if (underway := self._underway.get(name)) is not None:
-            _same_request(underway.fingerprint, fingerprint, key)
-            await underway.pending.wait()
-            return Submitted(underway.reply.run_id, underway.reply.session_id, replayed=True)
-        return None
+            return await self._admit(intent, held, claim, ())
 
     def _check_open(self, process: lifecycle.Status) -> None:
         match lifecycle.decide(process):
@@ -111,13 +148,13 @@ class Intake:
                 retry_after_s=5,
             )
 
-    async def _open(self, intent: Submit, key: SessionKey, name: _RequestName | None) -> Submitted:
+    async def _open(self, intent: Submit, key: SessionKey, claim: _Claim | None) -> Submitted:
         opened = SessionOpened(
             session_id=key.session_id,
             workspace=self._workspace(intent, key),
             platform=intent.by.platform,
         )
-        return await self._admit(intent, self._sessions.create(key), name, (opened,))
+        return await self._admit(intent, self._sessions.create(key), claim, (opened,))
 
     def _workspace(self, intent: Submit, key: SessionKey) -> str:
         if not intent.workspace:
@@ -133,27 +170,22 @@ class Intake:
                 "`workspace` does not lie below a directory that gateway.workspace_roots names.",
                 param="workspace",
             )
-        if not path.is_dir():
+        if not os.path.isdir(path):  # unlike Path.is_dir it minds no name, however long
             raise Refused(
                 "workspace_not_found", f"`workspace` is not a directory: {path}", param="workspace"
             )
         return str(path)
 
     async def _admit(
-        self, intent: Submit, held: Held, name: _RequestName | None, first: tuple[Fact, ...]
+        self, intent: Submit, held: Held, claim: _Claim | None, first: tuple[Fact, ...]
     ) -> Submitted:
         run_id, facts = self._facts(intent, held)
-        reply = Submitted(run_id, held.key.session_id, replayed=False)
         pending = self._sessions.append(held, *first, *facts)
-        if name is None or intent.request_key is None:
-            await pending.wait()
-            return reply
-        self._underway[name] = _Underway(intent.request_key.fingerprint, reply, pending)
-        try:
-            await pending.wait()
-        finally:
-            self._underway.pop(name, None)
-        return reply
+        if claim is not None:
+            claim.enqueued = True
+            self._enqueued[run_id] = claim
+        await pending.wait()
+        return Submitted(run_id, held.key.session_id, replayed=False)
 
     def _facts(self, intent: Submit, held: Held) -> tuple[RunId, list[Fact]]:
         # Ids that rise with time keep neighbours together on disk, and list in order.
@@ -189,4 +221,9 @@ def _same_request(earlier: str, now: str, key: str) -> None:
 
 
 def _resolved(workspace: str) -> str:
-    return str(Path(workspace).expanduser().resolve()) if workspace else ""
+    try:
+        return str(Path(workspace).expanduser().resolve()) if workspace else ""
+    except (RuntimeError, OSError):  # no such user, or links in a circle
+        raise Refused(
+            "workspace_not_found", "`workspace` leads nowhere.", param="workspace"
+        ) from None

@@ -8,10 +8,9 @@ nothing, and drops what it has seen, so it repeats nothing. One that does not ta
 is given is cut at a bound and may come back with its cursor.
 """
 
+from asyncio import Future, get_running_loop
 from collections import OrderedDict
 from collections.abc import Sequence
-
-import anyio
 
 from holdfast.core.events import TERMINAL, MessageDelta, Record
 from holdfast.core.run import RunQueued
@@ -38,20 +37,19 @@ class Follower:
         self._records: list[Record] = []
         self._size = 0
         self._open = True
-        self._arrived: anyio.Event | None = None
+        self._arrived: Future[None] | None = None
 
     def push(self, record: Record) -> None:
         """Hand it a record, or cut it if it has too many already."""
         if not self._open:
             return
-        self._size += _size(record)
         if self._size > BUFFER:
             self._records.clear()
             self.close()
             return
+        self._size += _size(record)  # one big record cuts nobody who has kept up
         self._records.append(record)
-        if self._arrived is not None:
-            self._arrived.set()
+        self.nudge()
 
     def close(self) -> None:
         """It gets what it was given, and then nothing more."""
@@ -60,15 +58,17 @@ class Follower:
 
     def nudge(self) -> None:
         """Let it take nothing, so that it can say that it is still there."""
-        if self._arrived is not None:
-            self._arrived.set()
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
 
     async def take(self) -> Sequence[Record] | None:
         """What has come since the last time, waiting for it; None once closed and empty."""
         if not self._records and self._open:
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-            self._arrived = None
+            self._arrived = get_running_loop().create_future()  # an anyio.Event costs thrice that
+            try:
+                await self._arrived
+            finally:
+                self._arrived = None
         if not self._records and not self._open:
             return None
         records, self._records, self._size = self._records, [], 0

@@ -2,7 +2,8 @@
 
 Every start is a recovery, after a clean stop as after `kill -9`. The same is done for
 single sessions when the journal could not be written for a while: their drives are
-gone, as after a crash, and are brought back once it can.
+gone, as after a crash, and are brought back once it can. A start over a disk that is full
+serves what can be read, and brings the rest back in the same way.
 """
 
 import logging
@@ -39,47 +40,58 @@ class Recovery:
         self._coordinator = coordinator
         self._clock = clock
         self._policy = policy
-        self._orphans: dict[SessionKey, None] = {}
+        self._orphans: dict[SessionKey, tuple[OnStart, Cause]] = {}
         self._lost = anyio.Event()
+        journal.on_failure(self._failed)
 
     async def start(self) -> int:
         """What a new process does first; how many runs it found unfinished."""
         unfinished = await self._journal.unfinished()
-        for row in unfinished:
-            self._sessions.counts[row.status] += 1
+        self._sessions.recount(unfinished)
+        keys = dict.fromkeys(row.key for row in unfinished)
+        for key in keys:
+            self._coordinator.orphan(key)
+            self._orphans[key] = (self._policy, Cause.CRASH)
         async with anyio.create_task_group() as together:  # so that they share their commits
-            for key in dict.fromkeys(row.key for row in unfinished):
-                together.start_soon(self._bring_back, key, self._policy, Cause.CRASH)
+            for key in keys:
+                together.start_soon(self._bring_back, key)
         return len(unfinished)
 
     def orphaned(self, key: SessionKey) -> None:
         """The session's drive is gone because the journal could not be written."""
-        self._orphans[key] = None
+        self._orphans[key] = (OnStart.RESUME, Cause.JOURNAL)
+        self._lost.set()
+
+    def _failed(self) -> None:
         self._lost.set()
 
     async def tend(self) -> None:
-        """For as long as the process lives: bring orphans back when the journal can be written."""
+        """For as long as the process lives: after a failed commit, put right what it left."""
         while True:
             await self._lost.wait()
             self._lost = anyio.Event()
-            while self._orphans:
-                await self._clock.sleep(TRY_AGAIN_S)
-                if self._journal.state() == "ok":
-                    await self._bring_back_orphans()
+            await self._clock.sleep(TRY_AGAIN_S)
+            self._sessions.recount(await self._journal.unfinished())
+            if self._orphans:
+                await self._bring_back_orphans()
 
     async def _bring_back_orphans(self) -> None:
         for key in tuple(self._orphans):
-            try:
-                await self._bring_back(key, OnStart.RESUME, Cause.JOURNAL)
-            except (JournalUnavailable, Conflict):
+            if not await self._bring_back(key):
+                self._lost.set()
                 return
-            self._orphans.pop(key, None)
         log.info("journal can be written again")
 
-    async def _bring_back(self, key: SessionKey, policy: OnStart, cause: Cause) -> None:
-        async with self._sessions.hold(key) as held:
-            if held is None:
-                return
-            if facts := recover(held.session, policy, held.last_at, cause):
-                await self._sessions.append(held, *facts).wait()
-        self._coordinator.wake(key, first=True)
+    async def _bring_back(self, key: SessionKey) -> bool:
+        """Write down that the session's runs were cut, and go on; False: it cannot be written."""
+        policy, cause = self._orphans[key]
+        try:
+            async with self._sessions.hold(key) as held:
+                facts = recover(held.session, policy, held.last_at, cause) if held else ()
+                if held is not None and facts:
+                    await self._sessions.append(held, *facts).wait()
+        except (JournalUnavailable, Conflict):
+            return False
+        del self._orphans[key]
+        self._coordinator.adopt(key)
+        return True

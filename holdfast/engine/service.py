@@ -223,8 +223,8 @@ class Service:
                 yield fresh
             if fresh:
                 after = fresh[-1].seq
-                if isinstance(fresh[-1].fact, TERMINAL):
-                    return
+            if records and isinstance(records[-1].fact, TERMINAL):
+                return  # also for a reader whose cursor is ahead of it
 
     async def _backlog(self, run_id: RunId, stream: int, after: int) -> Batches:
         """What has been committed so far: from memory if all of it is there."""

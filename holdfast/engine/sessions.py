@@ -8,7 +8,7 @@ long conversation is not read anew for each turn.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -22,7 +22,7 @@ from holdfast.core.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Journal, Pending
+from holdfast.journal.journal import Journal, Pending, RunRow
 
 KEEP_IDLE = 256
 
@@ -66,8 +66,14 @@ class Sessions:
         self._by_stream: dict[int, SessionKey] = {}
         self._by_run: dict[RunId, SessionKey] = {}
         self._loading: dict[SessionKey, anyio.Event] = {}
-        self.counts: Counter[run_machine.Status] = Counter()
+        self.counts: Counter[run_machine.Status] = Counter()  # of unfinished runs
         journal.on_failure(self._void)
+
+    def recount(self, unfinished: Sequence[RunRow]) -> None:
+        """Count anew: what is in memory as it is there, the rest as it was read."""
+        self.counts.clear()
+        self.counts.update(r.status for h in self._held.values() for r in h.session.runs.values())
+        self.counts.update(row.status for row in unfinished if row.key not in self._held)
 
     def key_of(self, stream: int) -> SessionKey | None:
         """The session a stream belongs to, if it is in memory."""
@@ -208,6 +214,7 @@ class Sessions:
     def _void(self) -> None:
         for held in self._held.values():
             held.void = True
+            self.counts.subtract(r.status for r in held.session.runs.values())
         for index in (self._held, self._idle, self._by_stream, self._by_run):
             index.clear()
 

@@ -35,9 +35,10 @@ from holdfast.journal.sqlite_writer import (
 )
 
 SPACE_CHECK_S = 0.5
-# How many turns of the loop a batch stays open. An idle loop turns in microseconds; a busy
-# one takes longer, and the batch grows with what everybody else has to say.
-_PATIENCE = 4
+# A batch stays open for some turns of the loop, and never longer than this. An idle loop
+# turns in microseconds; a busy one takes longer, and the batch grows with the load.
+PATIENCE_TURNS = 4
+PATIENCE_S = 0.005
 _MB = 1024 * 1024
 
 
@@ -186,7 +187,7 @@ class SqliteJournal(SqliteReader):
         if self._writer.broken:
             return self._writer.broken
         now = monotonic()
-        if now - self._space_checked >= SPACE_CHECK_S:
+        if now - self._space_checked >= SPACE_CHECK_S or self._writer.short:
             self._space_checked = now
             self._space = self._judge_space(disk_free(self._directory))
         return self._space
@@ -219,7 +220,11 @@ class SqliteJournal(SqliteReader):
 
         def job(connection: sqlite3.Connection) -> None:
             nonlocal pruned
-            pruned = prune(connection, deltas_before, keys_before)
+            try:
+                pruned = prune(connection, deltas_before, keys_before)
+            except sqlite3.Error:  # deleting needs room too: another time, then
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
             self._loop.call_soon_threadsafe(done.set)
 
         self._writer.put(job)
@@ -246,11 +251,12 @@ class SqliteJournal(SqliteReader):
     def _kick(self) -> None:
         if self._inflight is None and not self._kicked:
             self._kicked = True
-            self._loop.call_soon(self._close_batch, _PATIENCE)
+            until = self._loop.time() + PATIENCE_S
+            self._loop.call_soon(self._close_batch, PATIENCE_TURNS, until)
 
-    def _close_batch(self, patience: int) -> None:
-        if patience:
-            self._loop.call_soon(self._close_batch, patience - 1)
+    def _close_batch(self, turns: int, until: float) -> None:
+        if turns and self._loop.time() < until:
+            self._loop.call_soon(self._close_batch, turns - 1, until)
             return
         self._kicked = False
         if self._inflight is not None or not self._batch.entries:

@@ -64,6 +64,7 @@ class SqliteWriter:
         self._work: queue.SimpleQueue[Batch | Job | None] = queue.SimpleQueue()
         self._full = True  # as `connect` left it
         self.broken = ""  # not empty: the file cannot be trusted any more
+        self.short = False  # of space: the ballast has been given up
         self._thread = threading.Thread(target=self._write, name="journal")
         self._thread.daemon = True  # a stuck disk must not hold the exit
         self._thread.start()
@@ -97,6 +98,7 @@ class SqliteWriter:
             except (sqlite3.OperationalError, OSError) as error:
                 if not _is_full(error) or not self._ballast.release():
                     raise
+                self.short = True
                 self._transact(batch)
         except (sqlite3.Error, OSError) as error:
             reason = f"the journal cannot be written: {error}"

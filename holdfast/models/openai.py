@@ -5,6 +5,7 @@ goes back to it, any other is closed, whoever ended the reading. What the bytes 
 the business of `holdfast.models.completions`.
 """
 
+from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
 from collections.abc import AsyncGenerator
 from io import BytesIO
 
@@ -52,7 +53,10 @@ class OpenAI:
         self._session = session
         self._owns_session = session is None
         self._stall_s = stall_s
-        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s, sock_read=stall_s)
+        # Silence is watched for here: aiohttp would set two timers for every chunk.
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s)
+        self._streams: set[_Stream] = set()
+        self._watch: TimerHandle | None = None
         self._headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
@@ -64,18 +68,39 @@ class OpenAI:
         """Ask. Yields pieces as they come, then the answer."""
         peer = self._peer(request.model)
         response = await self._post(request, peer)
+        stream = self._attend(response)
         try:
             if response.status != 200:
                 raise peer.judge(*await _refusal(response))
             incoming = Incoming(peer, empty=response.content_length == 0)
-            while data := await self._read(response, incoming, peer):
+            while data := await self._read(stream, incoming, peer):
                 for piece in incoming.feed(data):
                     yield piece
             for piece in incoming.end():
                 yield piece
             yield incoming.answer(request)
         finally:
+            self._streams.discard(stream)
             response.close()
+
+    def _attend(self, response: aiohttp.ClientResponse) -> "_Stream":
+        """Watch for its silence, with one timer for all that are open."""
+        loop = get_running_loop()
+        stream = _Stream(response, loop.time())
+        self._streams.add(stream)
+        if self._watch is None:
+            self._watch = loop.call_later(self._stall_s / 4, self._end_silent, loop)
+        return stream
+
+    def _end_silent(self, loop: AbstractEventLoop) -> None:
+        silent_since = loop.time() - self._stall_s
+        for stream in tuple(self._streams):
+            if stream.heard_at < silent_since:
+                stream.stalled = True
+                stream.response.close()
+        self._watch = (
+            loop.call_later(self._stall_s / 4, self._end_silent, loop) if self._streams else None
+        )
 
     async def check(self) -> str:
         """Ask for the list of models, within a second."""
@@ -101,6 +126,9 @@ class OpenAI:
 
     async def aclose(self) -> None:
         """Close the pool, unless somebody else's was given."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         if self._session is not None and self._owns_session:
             await self._session.close()
 
@@ -118,31 +146,45 @@ class OpenAI:
     async def _post(self, request: Request, peer: Peer) -> aiohttp.ClientResponse:
         body = encode(request)
         try:
-            return await self._pool().post(
-                self._completions,
-                data=body if len(body) < _IN_PARTS_FROM else BytesIO(body),
-                headers=self._headers,
-                timeout=self._timeout,
-                allow_redirects=False,
-            )
+            with anyio.fail_after(self._stall_s):
+                return await self._pool().post(
+                    self._completions,
+                    data=body if len(body) < _IN_PARTS_FROM else BytesIO(body),
+                    headers=self._headers,
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                )
         except _BROKEN as error:
             raise _broken(peer, error, self._stall_s) from error
 
-    async def _read(
-        self, response: aiohttp.ClientResponse, incoming: Incoming, peer: Peer
-    ) -> bytes:
+    async def _read(self, stream: "_Stream", incoming: Incoming, peer: Peer) -> bytes:
         """What has arrived, or nothing at the end."""
+        content = stream.response.content
         try:
             if not incoming.whole:
-                return await response.content.readany()
-            if incoming.done and response.content.at_eof():
+                data = await content.readany()
+                stream.heard_at = get_running_loop().time()
+                return data
+            if incoming.done and content.at_eof():
                 return b""
             with anyio.move_on_after(_END_S if incoming.done else _USAGE_S):
-                return await response.content.readany()
+                return await content.readany()
         except _BROKEN as error:
             if not incoming.whole:
-                raise _broken(peer, error, self._stall_s) from error
+                cause = TimeoutError() if stream.stalled else error
+                raise _broken(peer, cause, self._stall_s) from error
         return b""
+
+
+class _Stream:
+    """One answer on its way, and when it was last heard of."""
+
+    __slots__ = ("heard_at", "response", "stalled")
+
+    def __init__(self, response: aiohttp.ClientResponse, heard_at: float) -> None:
+        self.response = response
+        self.heard_at = heard_at
+        self.stalled = False
 
 
 def _parse_url(base_url: str) -> URL:

@@ -209,7 +209,7 @@ def _spoil_bytes(request: Request, dice: Random) -> None:
         case 2:
             raw[place : place + 1] = bytes((dice.randrange(256),))
         case _:
-            raw += raw
+            raw *= 2
     request.raw = bytes(raw)
 
 

@@ -272,8 +272,10 @@ async def test_an_endless_body_is_refused_long_before_its_end(it: GatewayProcess
 async def test_a_body_just_below_the_limit_is_taken_and_comes_back_whole(
     it: GatewayProcess,
 ) -> None:
-    text = "say:" + "lång " * (MB + MB // 2)
-    done = await it.finished(await it.run(text))
+    text = "say:" + "lång" * (2 * MB - 100)  # ten megabytes less a little
+    answer = await _send(it, msgspec.json.encode({"input": text}))
+    assert answer.status == 202
+    done = await it.finished(msgspec.json.decode(answer.body)["run_id"])
     assert done["output"] == text.removeprefix("say:")
     await it.kill()
     await it.start()
@@ -289,7 +291,7 @@ async def test_strange_but_honest_text_comes_back_as_it_was(
         "\0",
         "\x01\x1b[31m\x7f\x80\x9f",
         "\u2028\u2029\ufeff\ufffe\uffff",
-        "\r\n\r\n: comment\n\nid: 7\ndata: {}\n\n",
+        "a\r\n\r\n: comment\n\nid: 7\ndata: {}\n\nb",
         "data: [DONE]",
         "👩‍👩‍👧‍👦 \U0010ffff é e\u0301 \u202e",
         "'; DROP TABLE runs; --",
@@ -341,6 +343,29 @@ async def test_packed_bodies_and_odd_expectations_are_refused_in_words(it: Gatew
         it.url, head("POST", "/v1/runs", *length, "Content-Encoding: identity") + body
     )
     assert answer.status == 202
+
+
+@pytest.mark.promise("RUN-24")
+async def test_a_body_that_breaks_off_in_nonsense_is_refused_and_not_quoted(
+    it: GatewayProcess,
+) -> None:
+    host, _, port = it.url.removeprefix("http://").partition(":")
+    fields = (
+        "Transfer-Encoding: chunked",
+        "Content-Type: application/json",
+        "Expect: 100-continue",
+    )
+    async with Untouched(it), await anyio.connect_tcp(host, int(port)) as stream:
+        await stream.send(head("POST", "/v1/runs", *fields))
+        assert (await stream.receive()).startswith(b"HTTP/1.1 100")
+        await stream.send(KEY.encode() + b" is no size\r\n")
+        got = b""
+        with anyio.fail_after(10):
+            while not got.endswith(b"}}"):
+                got += await stream.receive()
+        assert got.startswith(b"HTTP/1.1 400") and b"application/json" in got
+        assert KEY.encode() not in got
+    assert not [line for line in it.lines if KEY in line]
 
 
 @pytest.mark.promise("RUN-24")

@@ -163,8 +163,8 @@ class GatewayProcess:
     async def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         assert self._process is not None
-        if self._process.returncode is None:
-            self.signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may be gone before we are told
+            self._process.kill()
         await self.ended()
 
     async def stop(self) -> int:

@@ -7,7 +7,7 @@ yet is refused, because silence would be a lie.
 
 import re
 from hashlib import sha256
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -47,8 +47,8 @@ class RunRequest(msgspec.Struct):
     model: str | None = None
     workspace: str | None = None
     metadata: dict[str, str] | None = None
-    webhook: object = None
-    late: object = None
+    webhook: Any = None
+    late: Any = None
 
 
 class SteerRequest(msgspec.Struct):
@@ -61,7 +61,7 @@ class ApprovalRequest(msgspec.Struct):
     """The body of POST /v1/runs/{id}/approval."""
 
     choice: str
-    all: object = None
+    all: Any = None
     request_id: str | None = None
 
 
@@ -76,6 +76,9 @@ async def read_body(request: web.Request, limit: int) -> bytes:
         raise Refused("body_too_large", f"The body is over {limit} bytes.")
     if not request.can_read_body:
         return b""
+    packed = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):
+        raise Refused("unsupported_media_type", "Send the body as it is, without Content-Encoding.")
     body = await request.read()
     if body and request.content_type != "application/json":
         raise Refused(

@@ -53,6 +53,7 @@ _STATUS = {
     "run_not_found": 404,
     "run_ended": 404,
     "session_not_found": 404,
+    "model_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
     "approval_not_active": 409,
@@ -193,14 +194,17 @@ def guard(door: Door) -> Middleware:
                 503, "journal_unavailable", str(down), retry_after_s=down.retry_after_s or 5
             )
         except web.HTTPException as error:
-            return _http_error(request, error)
+            return http_error(request, error)
+        except web.RequestPayloadError:
+            return error_response(400, "bad_request", "The body cannot be read to its end.")
         except ValueError as error:  # what aiohttp makes of a request it cannot read
             return error_response(400, "bad_request", f"The request cannot be read: {error}")
 
     return guarded
 
 
-def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+def http_error(request: web.BaseRequest, error: web.HTTPException) -> web.Response:
+    """What aiohttp raises, in our words."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         response = error_response(
@@ -212,15 +216,22 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         return error_response(404, "not_found", "There is no such route. See /openapi.json.")
     if error.status == 413:
         return error_response(413, "body_too_large", "The body is too large.")
+    if error.status == 417:
+        return error_response(417, "bad_request", "Expect: 100-continue is all one may expect.")
     return error_response(error.status, "bad_request", error.reason)
+
+
+def secure(response: web.StreamResponse) -> None:
+    """Add the headers that keep browsers from being helpful."""
+    response.headers.update(_SECURITY)
 
 
 def headers_of(door: Door) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     """Adds the security and CORS headers to every response, errors and streams included."""
 
     async def add(request: web.Request, response: web.StreamResponse) -> None:
+        secure(response)
         fields: CIMultiDict[str] = response.headers
-        fields.update(_SECURITY)
         if (origin := request.headers.get("Origin")) is not None and origin in door.origins:
             fields.update(_CORS)
             fields["Access-Control-Allow-Origin"] = origin

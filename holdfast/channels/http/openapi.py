@@ -19,6 +19,7 @@ _STATUSES = [
     "cancelled",
 ]
 _RUN_ID = {"name": "run_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_MODEL_ID = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -109,6 +110,9 @@ def _paths() -> dict[str, Any]:
         "/openapi.json": {"get": _operation("This document", AnyObject)},
         "/v1/capabilities": {"get": _operation("What this server can do", AnyObject)},
         "/v1/models": {"get": _operation("The configured model", AnyObject)},
+        "/v1/models/{model_id}": {
+            "get": _operation("One model", AnyObject, parameters=[_MODEL_ID])
+        },
         "/v1/runs": {
             "post": _operation(
                 "Start a run",
@@ -181,7 +185,7 @@ def _events() -> dict[str, Any]:
     )
     operation["responses"]["200"] = {
         "description": "The run's events, ending after its last",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {}},
     }
     operation["responses"]["204"] = {"description": "Nothing follows the given number"}
     return operation

@@ -4,6 +4,7 @@ A handler that is cancelled because its client went away undoes nothing.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -81,7 +82,7 @@ class Routes:
     async def list_runs(self, request: web.Request) -> web.Response:
         asked = request.query
         limit = asked.get("limit", "20")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= 100):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= 100):
             raise Refused("invalid_request", "`limit` must be 1 to 100.", param="limit")
         if (status := asked.get("status")) is not None and status not in _STATUSES:
             known = ", ".join(_STATUSES)
@@ -92,10 +93,14 @@ class Routes:
             limit=int(limit),
             after=bodies.checked_run_id(asked["after"]) if "after" in asked else None,
         )
-        views, more = await self._gateway.runs(self._by, query)
-        data = [wire.run_object(v) for v in views]
-        if status is not None:
-            data = [run for run in data if run["status"] == status]
+        data: list[dict[str, object]] = []
+        more = True
+        while more and len(data) < int(limit):  # two of our statuses may be one of the API's
+            views, more = await self._gateway.runs(self._by, query)
+            found = map(wire.run_object, views)
+            data += [run for run in found if status is None or run["status"] == status]
+            if views:
+                query = replace(query, limit=int(limit) - len(data), after=views[-1].run_id)
         return json_response({"object": "list", "data": data, "has_more": more})
 
     async def run(self, request: web.Request) -> web.Response:
