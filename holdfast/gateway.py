@@ -7,7 +7,6 @@ any number of readers, before and after the run has ended and across restarts.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol, overload
 
 from holdfast.core.events import Record
@@ -24,11 +23,10 @@ from holdfast.core.intents import (
 )
 from holdfast.core.messages import Message
 from holdfast.core.run import Status
-from holdfast.core.types import Fact, RunId, SessionId, Usage
+from holdfast.core.types import Fact, RunId, SessionId, Usage, Value
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
+class RunView(Value):
     """A run as somebody outside may see it."""
 
     run_id: RunId
@@ -45,8 +43,7 @@ class RunView:
     ended_seq: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Value):
     """What the process says of itself."""
 
     status: str
@@ -64,8 +61,7 @@ class Health:
         return self.status == "ready" and self.journal == "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class RunQuery:
+class RunQuery(Value):
     """Which runs to list, newest first."""
 
     status: frozenset[Status] = frozenset()

@@ -10,10 +10,10 @@ import argparse
 import os
 import signal
 import sys
-from dataclasses import replace
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.cli import run
 from holdfast.cli.client import Client, connect

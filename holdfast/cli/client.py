@@ -12,7 +12,6 @@ so, try for a few seconds and give up with exit code 75; no terminal ever hangs.
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -35,6 +34,7 @@ from holdfast.cli.wire import (
     refusal,
 )
 from holdfast.config import Config
+from holdfast.core.types import Value
 
 PATIENCE_S = 10.0
 POLL_S = 0.1
@@ -94,8 +94,7 @@ class _Host:
             ended.set()
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Value):
     """The front door, whoever serves it. Made by `connect`."""
 
     config: Config

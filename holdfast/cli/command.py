@@ -84,7 +84,7 @@ def _sole(error: BaseException) -> BaseException:
 
 def _explain(error: BaseException) -> int:
     from holdfast import config  # noqa: PLC0415  start-up budget
-    from holdfast.errors import Misconfigured  # noqa: PLC0415  start-up budget
+    from holdfast.errors import JournalUnavailable, Misconfigured  # noqa: PLC0415  start-up budget
 
     if config.debugging():
         sys.excepthook(type(error), error, error.__traceback__)
@@ -93,6 +93,8 @@ def _explain(error: BaseException) -> int:
             code, line = error.code, str(error)
         case Misconfigured():
             code, line = Code.CONFIG, f"{error}: {error.hint}"
+        case JournalUnavailable():
+            code, line = Code.TRY_AGAIN, str(error)
         case KeyboardInterrupt():
             code, line = Code.INTERRUPTED, "interrupted"
         case BrokenPipeError():

@@ -11,18 +11,19 @@ import os
 import platform
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import NoReturn
 
 import aiohttp
 import anyio
 import msgspec
+from msgspec.structs import asdict
 
 import holdfast
 from holdfast import config as configuration
 from holdfast.app import LOCK, SOCKET, build_model
 from holdfast.config import Config
+from holdfast.core.types import Value
 from holdfast.errors import HoldfastError
 
 MODEL_S = 0.7
@@ -36,8 +37,7 @@ class Verdict(StrEnum):
     BAD = "bad"  # needs mending
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Value):
     """One thing looked at, and what to do about it if something is to be done."""
 
     name: str

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TypeVar
 
 import anyio
@@ -24,13 +23,13 @@ from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import JsonLines, Plain, Screen
 from holdfast.cli.wire import Event, NotFound, Submission, WorkspaceFixed
 from holdfast.config import Config
+from holdfast.core.types import Value
 
 T = TypeVar("T")
 Signals = AsyncIterator[signal.Signals]
 
 
-@dataclass(frozen=True, slots=True)
-class Errand:
+class Errand(Value):
     """A submission, and whether its workspace was named or is merely where we stand."""
 
     submission: Submission

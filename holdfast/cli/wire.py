@@ -1,10 +1,9 @@
 """What the terminal reads and writes at the front door, as far as it needs it."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from holdfast.cli.exits import Code, Exit
+from holdfast.core.types import Value
 
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})
 _PASSING = frozenset({"gateway_draining", "gateway_starting"})
@@ -53,8 +52,7 @@ class Event(msgspec.Struct, frozen=True):
     error: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Value):
     """An event, and the line of JSON it came as."""
 
     event: Event

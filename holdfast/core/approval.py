@@ -5,13 +5,12 @@ finds nothing pending. It expires on its own, and it is withdrawn when its run e
 `session` is a grant that outlives the call; `once` is used up by it.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId
+from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -98,20 +97,17 @@ def evolve(approval: Approval, event: Event) -> Approval:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(Value):
     """The answer counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooLate:
+class TooLate(Value):
     """Somebody or something answered before."""
 
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
-class NotOffered:
+class NotOffered(Value):
     """The request does not offer that choice."""
 
 

@@ -7,14 +7,13 @@ settled as unknown, and the model is told. A call that waits (for an approval, a
 answer, a child) is asked or parked: it holds no task, and somebody's fact ends it.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.messages import Proposal
-from holdfast.core.types import CallId, Fact, RequestId, RunId
+from holdfast.core.types import CallId, Fact, RequestId, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -142,21 +141,18 @@ def cut(call: Call) -> Call:
     return replace(call, status=Status.DOUBTFUL) if call.status is Status.STARTED else call
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Value):
     """Start it (again)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(Value):
     """Record this outcome without running anything."""
 
     outcome: Outcome
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Value):
     """Somebody else's fact moves it on."""
 
 

@@ -6,13 +6,12 @@ platform has an idempotent send it is simply sent again; elsewhere the policy sa
 whether it goes out once more, marked as possibly repeated, or is held for a person.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.types import DeliveryId, Fact
+from holdfast.core.types import DeliveryId, Fact, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -137,38 +136,32 @@ def evolve(delivery: Delivery, event: Event) -> Delivery:
             return replace(delivery, status=status)
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Value):
     """Hand it to the platform; say so if it may be a repetition."""
 
     marked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Value):
     """It was on its way when the process ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Value):
     """Leave it to a person."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(Value):
     due_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(Value):
     """Nothing to do."""
 
 
 Step = Send | Doubt | Hold | WaitUntil | Rest
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Value):
     idempotent: bool  # the platform drops a second copy by itself
     on_ambiguous: OnAmbiguous
 

@@ -7,14 +7,13 @@ place before a run could (superseded), or it turned out that it may not be read
 admitted: words typed while a run works come after that run's answer.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.messages import Message
-from holdfast.core.types import Fact, InputId, RunId
+from holdfast.core.types import Fact, InputId, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -100,20 +99,17 @@ def evolve(entry: Input, event: Event) -> Input:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRun:
+class OwnRun(Value):
     """The input gets a run of its own, behind the runs before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Value):
     """The busy run reads the input before its next turn."""
 
     run_id: RunId
 
 
-@dataclass(frozen=True, slots=True)
-class Displace:
+class Displace(Value):
     """The busy run is stopped as superseded; the input gets a run of its own."""
 
     run_id: RunId

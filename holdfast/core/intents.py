@@ -5,22 +5,19 @@ journal by the time `send` returns, whatever happens to the process afterwards.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from holdfast.core.messages import Message
-from holdfast.core.types import Owner, RequestId, RunId, SessionId
+from holdfast.core.types import Owner, RequestId, RunId, SessionId, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Value):
     """Who asks, and through which door."""
 
     owner: Owner
     platform: str  # "api_server", "cli", …
 
 
-@dataclass(frozen=True, slots=True)
-class RequestKey:
+class RequestKey(Value):
     """The caller's name for a request, and a fingerprint of what it asked under that name."""
 
     route: str
@@ -28,8 +25,7 @@ class RequestKey:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Value):
     """Words for the agent. They become one run."""
 
     by: Principal
@@ -39,12 +35,11 @@ class Submit:
     history: tuple[Message, ...] | None = None
     model: str = ""
     workspace: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = {}
     request_key: RequestKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Value):
     """End one run, now."""
 
     by: Principal
@@ -52,8 +47,7 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Steer:
+class Steer(Value):
     """Guidance for one live run, read before its next turn."""
 
     by: Principal
@@ -61,8 +55,7 @@ class Steer:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """An answer to approvals of one run: the named one, all, or the oldest."""
 
     by: Principal
@@ -75,25 +68,21 @@ class Answer:
 Intent = Submit | Stop | Steer | Answer
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Value):
     run_id: RunId
     session_id: SessionId
     replayed: bool  # the same request had been accepted before
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Value):
     run_id: RunId
 
 
-@dataclass(frozen=True, slots=True)
-class Steered:
+class Steered(Value):
     run_id: RunId
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Value):
     run_id: RunId
     choice: str
     resolved: int

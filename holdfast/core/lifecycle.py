@@ -6,9 +6,9 @@ health page the truth and decide what may be accepted: only `ready` takes new wo
 `draining` still answers what was accepted before.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from holdfast.core.types import Value
 from holdfast.errors import IllegalTransition
 
 
@@ -71,13 +71,11 @@ def evolve(status: Status, change: Change) -> Status:
         raise IllegalTransition(f"{change} while the process is {status}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(Value):
     """Take it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decline:
+class Decline(Value):
     """Do not take it; say why and that it is worth another try."""
 
     code: str

@@ -1,10 +1,9 @@
 """Budgets, retries, and when to give up. Every number here is a decision, none an accident."""
 
-from dataclasses import dataclass
+from holdfast.core.types import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """What one process takes on. All of it can be configured."""
 
     running: int = 1_024  # runs driven at once; those that wait hold no place
@@ -16,13 +15,11 @@ class Limits:
     retry_after_cap_s: float = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class TryAgain:
+class TryAgain(Value):
     after_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Value):
     reason: str
 
 

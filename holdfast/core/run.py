@@ -15,7 +15,6 @@ turn it reads what is unread; it never ends while something is.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -25,7 +24,7 @@ from holdfast.core import call as calls_machine
 from holdfast.core.call import Call
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Proposal
-from holdfast.core.types import CallId, Fact, InputId, RunId, Usage, kind
+from holdfast.core.types import CallId, Fact, InputId, RunId, Usage, Value, kind
 from holdfast.errors import IllegalTransition
 
 
@@ -212,7 +211,7 @@ class Run(msgspec.Struct, frozen=True):
     answered: bool = False  # the model has said its last word: an answer without calls
     output: str = ""  # what it said last
     unread: tuple[InputId, ...] = ()
-    calls: Mapping[CallId, Call] = msgspec.field(default_factory=dict)  # open ones, in order
+    calls: Mapping[CallId, Call] = {}  # open ones, in order
     stop_reason: str = ""  # not empty: a stop was asked for
     usage: Usage = Usage()
     driven: bool = False  # RunStarted has been recorded
@@ -346,52 +345,43 @@ def stuck(run: Run) -> bool:
     return run.cuts >= CUTS_UNTIL_STUCK
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Value):
     """Say that the run has begun."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Value):
     """Say that the run goes on, and after what."""
 
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Value):
     """Promote the unread inputs, so that the next turn sees them."""
 
     inputs: tuple[InputId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(Value):
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class SettleCalls:
+class SettleCalls(Value):
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AbortCalls:
+class AbortCalls(Value):
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Value):
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Value):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(Value):
     """Nothing to do until somebody appends another fact."""
 
 

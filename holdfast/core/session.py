@@ -7,7 +7,6 @@ next input: the old transcript stays readable, the model no longer reads it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.core import inbox, run
 from holdfast.core.inbox import Input, InputAdmitted
 from holdfast.core.run import Run, RunQueued
-from holdfast.core.types import Fact, InputId, RunId, SessionKey
+from holdfast.core.types import Fact, InputId, RunId, SessionKey, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -67,8 +66,7 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Value):
     """A run of this session was cut and none has completed since."""
 
     cause: run.Cause
@@ -83,8 +81,8 @@ class Session(msgspec.Struct, frozen=True):
     status: Status = Status.OPEN
     suspended_for: str = ""
     mark: Mark | None = None
-    inputs: Mapping[InputId, Input] = msgspec.field(default_factory=dict)  # not yet read
-    runs: Mapping[RunId, Run] = msgspec.field(default_factory=dict)  # unfinished, in order
+    inputs: Mapping[InputId, Input] = {}  # not yet read
+    runs: Mapping[RunId, Run] = {}  # unfinished, in order
     ended: Run | None = None  # the run that ended last
 
 

@@ -31,6 +31,15 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", metaclas
     """Frozen, keyword-only, tagged. Subclasses pass only `tag`."""
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class _ValueMeta(msgspec.StructMeta):
+    pass
+
+
+class Value(msgspec.Struct, frozen=True, metaclass=_ValueMeta):
+    """Stays inside the process. A frozen struct: a dataclass takes a millisecond to define."""
+
+
 def kind(fact: Fact | type[Fact]) -> str:
     """The name a fact goes by in the journal."""
     return str(fact.__struct_config__.tag)

@@ -119,7 +119,7 @@ class Coordinator:
     async def _run(self, drive: Drive) -> None:
         try:
             with drive.scope:
-                while drive.again:
+                while drive.again and not drive.scope.cancel_called:
                     drive.again = False
                     await self._look(drive)
         finally:
@@ -136,6 +136,7 @@ class Coordinator:
     async def _mend(self, drive: Drive, error: Exception) -> None:
         try:
             await self._broken(drive.key, error)
+            drive.again = True  # what stands behind the run that broke must not wait
         except (JournalUnavailable, Conflict):
             self._lose(drive)
 

@@ -22,7 +22,7 @@ from holdfast.core.intents import RequestKey, Submit, Submitted
 from holdfast.core.limits import Limits
 from holdfast.core.run import RunQueued, Status
 from holdfast.core.session import SessionOpened, admit, go_on
-from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey
+from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import JournalUnavailable, Refused
@@ -31,8 +31,7 @@ from holdfast.journal.journal import Journal
 _RequestName = tuple[Owner, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(Value):
     """What an input gets that does not ask for anything else."""
 
     model: str

@@ -30,24 +30,26 @@ def _size(record: Record) -> int:
 class Follower:
     """One reader of one run."""
 
-    __slots__ = ("_arrived", "_open", "_records", "_size", "run_id")
+    __slots__ = ("_arrived", "_commit", "_open", "_records", "_size", "run_id")
 
     def __init__(self, run_id: RunId) -> None:
         self.run_id = run_id
         self._records: list[Record] = []
         self._size = 0
+        self._commit = 0
         self._open = True
         self._arrived: Future[None] | None = None
 
-    def push(self, record: Record) -> None:
-        """Hand it a record, or cut it if it has too many already."""
+    def push(self, record: Record, commit: int) -> None:
+        """Hand it a record, or cut it if too much of earlier commits lies there already."""
         if not self._open:
             return
-        if self._size > BUFFER:
+        if commit != self._commit and self._size > BUFFER:
             self._records.clear()
             self.close()
             return
-        self._size += _size(record)  # one big record cuts nobody who has kept up
+        self._commit = commit
+        self._size += _size(record)
         self._records.append(record)
         self.nudge()
 
@@ -92,6 +94,7 @@ class Live:
         self._followers: dict[RunId, list[Follower]] = {}
         self._tails: dict[RunId, _Tail] = {}
         self._ended: OrderedDict[RunId, None] = OrderedDict()
+        self._commit = 0
 
     def tail(self, run_id: RunId) -> Sequence[Record] | None:
         """Every record of the run so far, if they are all still here."""
@@ -114,13 +117,14 @@ class Live:
 
     def publish(self, records: Sequence[Record]) -> None:
         """Hand committed records to whoever reads their runs."""
+        self._commit += 1
         for record in records:
             run_id: RunId | None = getattr(record.fact, "run_id", None)
             if run_id is None:
                 continue
             self._remember(run_id, record)
             for follower in self._followers.get(run_id, ()):
-                follower.push(record)
+                follower.push(record, self._commit)
 
     def nudge(self) -> None:
         """Readers that hear nothing get a sign of life."""

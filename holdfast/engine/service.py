@@ -7,7 +7,6 @@ woken, and a stopped run interrupted, when the journal says that the fact is com
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, assert_never, overload
@@ -33,7 +32,7 @@ from holdfast.core.intents import (
 from holdfast.core.limits import Limits
 from holdfast.core.messages import Message
 from holdfast.core.run import Run, RunQueued, RunRequeued, StopAsked
-from holdfast.core.types import Fact, InputId, RunId, SessionId, SessionKey, Usage
+from holdfast.core.types import Fact, InputId, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine import drain, timers
 from holdfast.engine.calls import Calls
 from holdfast.engine.clock import Clock
@@ -55,8 +54,7 @@ PAGE = 500  # records a follower reads at once
 RETRY_CONFLICTS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Value):
     """What a service is made of. The composition root fills it."""
 
     journal: Journal

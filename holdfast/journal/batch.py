@@ -5,6 +5,7 @@ import anyio
 from holdfast.core.events import Delta, Record
 from holdfast.core.types import RunId, SessionKey
 from holdfast.errors import JournalUnavailable
+from holdfast.journal.projections import Row
 
 
 class Growing:
@@ -39,7 +40,7 @@ class Batch:
     def __init__(self) -> None:
         self.entries: list[Record | Growing] = []
         self.tails: dict[int, Growing] = {}  # the last entry of a stream, if it may grow
-        self.runs: dict[RunId, tuple[object, ...]] = {}
+        self.runs: dict[RunId, Row] = {}
         self.keys: dict[int, SessionKey] = {}
         self.records: list[Record] = []
         self.full = False  # holds something one acts upon

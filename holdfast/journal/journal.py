@@ -18,12 +18,11 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.core.events import Delta, Record
 from holdfast.core.run import Run, Status
-from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey
+from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey, Value
 from holdfast.errors import HoldfastError
 
 
@@ -44,8 +43,7 @@ class Pending(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRow:
+class StreamRow(Value):
     """What the journal knows of a session without folding it."""
 
     key: SessionKey
@@ -54,8 +52,7 @@ class StreamRow:
     last_at: float  # when its last record was written
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Value):
     """The projection of one run."""
 
     run_id: RunId
@@ -71,8 +68,7 @@ class RunRow:
     stopping: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilter:
+class RunFilter(Value):
     owner: Owner
     status: frozenset[Status]
     session_id: SessionId | None
@@ -80,8 +76,7 @@ class RunFilter:
     after: RunId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Value):
     """An earlier request under the same key."""
 
     run_id: RunId

@@ -24,6 +24,7 @@ from holdfast.errors import JournalUnavailable
 from holdfast.journal.batch import Batch, Growing
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Conflict, StreamRow
+from holdfast.journal.projections import first_of, run_row
 from holdfast.journal.sqlite_reader import SqliteReader
 from holdfast.journal.sqlite_writer import (
     PRUNE_RUNS,
@@ -102,10 +103,10 @@ class SqliteJournal(SqliteReader):
         Below `low_water` free bytes no new work should be taken. `ballast` bytes are kept back
         for a full disk. A file of `max_pages` does not grow any more; 0 sets no such bound.
         """
-        connection = await anyio.to_thread.run_sync(connect, path, boot_id)
+        kept = Ballast(path.with_name("ballast"), ballast)
+        connection = await anyio.to_thread.run_sync(_connect, path, boot_id, kept)
         if max_pages:
             connection.execute(f"PRAGMA max_page_count = {max_pages:d}")
-        kept = Ballast(path.with_name("ballast"), ballast)
         return cls(path, blobs, connection, get_running_loop(), low_water, kept)
 
     def open_stream(self, key: SessionKey) -> StreamRow:
@@ -146,11 +147,10 @@ class SqliteJournal(SqliteReader):
         self._heads[stream] = seq
         key = batch.keys[stream] = self._keys[stream]
         for run in runs:
-            begun = known[3] if (known := batch.runs.get(run.id)) is not None else first
-            batch.runs[run.id] = (
-                run.id, key.owner, stream, begun, ended if run.status.final else None, run.status,
-                bool(run.stop_reason), run.created_at, run.updated_at, run.model, run.last_event, 0,
-            )  # fmt: skip
+            known = batch.runs.get(run.id)
+            begun = first_of(run.id, facts, first) if known is None else known[3]
+            end = ended if run.status.final else None
+            batch.runs[run.id] = run_row(run, key.owner, stream, begun, end)
         self._kick()
         return _Pending(batch, seq)
 
@@ -289,3 +289,16 @@ class SqliteJournal(SqliteReader):
         for lost in (batch, behind):
             lost.error = error
             lost.settle()
+
+
+def _connect(path: Path, boot_id: str, ballast: Ballast) -> sqlite3.Connection:
+    """Opening needs room too: the ballast's, if there is no other."""
+    try:
+        try:
+            return connect(path, boot_id)
+        except sqlite3.OperationalError:
+            if not ballast.release():
+                raise
+            return connect(path, boot_id)
+    except sqlite3.OperationalError as error:
+        raise JournalUnavailable(f"the journal {path} cannot be opened: {error}") from error

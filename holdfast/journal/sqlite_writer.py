@@ -28,6 +28,7 @@ from holdfast.journal import codec
 from holdfast.journal.batch import Batch
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.migrate import migrate
+from holdfast.journal.projections import Row, key_row, session_row
 
 BLOB_FROM = 64 * 1024  # a fact bigger than this is a file
 SKIP_AFTER_POWER_CUT = 10_000
@@ -41,8 +42,6 @@ ON CONFLICT (run_id) DO UPDATE SET
     updated_at = excluded.updated_at, model = excluded.model, last_event = excluded.last_event
 """
 _CHUNKS = (256, 64, 16, 4, 1)  # rows per statement: few statements, and few kinds of them
-
-Row = tuple[object, ...]
 
 
 class SqliteWriter:
@@ -137,10 +136,9 @@ class SqliteWriter:
                 data, blob = b"", self._blobs.put(data)
             events.append((stream, seq, owner, run_id, at, name, codec.VERSION, data, blob))
             if type(fact) is SessionOpened:
-                place = (fact.workspace, fact.platform, at, 0)
-                sessions.append((stream, owner, key.session_id, *place))
+                sessions.append(session_row(fact, owner, stream, at))
             elif type(fact) is InputAdmitted and (asked := fact.idempotency) is not None:
-                named.append((owner, asked.route, asked.key, asked.fingerprint, run_id, at))
+                named.append(key_row(asked, owner, fact.run_id, at))
         self._insert_rows("INSERT INTO sessions", sessions)
         self._insert_rows("INSERT INTO events", events)
         self._insert_rows("INSERT INTO deltas", deltas)

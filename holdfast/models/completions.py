@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
-from holdfast.core.types import CallId, Usage
+from holdfast.core.types import CallId, Usage, Value
 from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
 from holdfast.models.model import Answer, Reasoning, Request, Text
 
@@ -183,8 +183,7 @@ def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
             return _System(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Value):
     """Whom we talk to about which model, and what its failures mean."""
 
     host: str

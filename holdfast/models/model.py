@@ -9,15 +9,13 @@ and the runner does the rest. Cancelling the consumer closes the connection.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.core.messages import Message, Proposal
-from holdfast.core.types import Usage
+from holdfast.core.types import Usage, Value
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Value):
     """A tool as the model is told about it. `schema` is JSON Schema of its arguments."""
 
     name: str
@@ -25,8 +23,7 @@ class ToolSpec:
     schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value):
     """One turn's question to the model."""
 
     model: str  # the provider's own name of it, without the provider's prefix
@@ -35,18 +32,15 @@ class Request:
     tools: Sequence[ToolSpec]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(Value):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """The model's whole answer. Call ids are unique within it, whatever the server sent."""
 
     text: str

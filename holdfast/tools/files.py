@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Annotated, BinaryIO, TypeVar
 
 import msgspec
@@ -17,6 +16,7 @@ from anyio import from_thread, to_thread
 from msgspec import Meta
 
 from holdfast.core.call import Kept, OnCrash
+from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 from holdfast.tools import pattern
 from holdfast.tools.gate import MAX_FILE, TEMPORARY, Entry, Gate, shown
@@ -222,8 +222,7 @@ def _absent(asked: Patch, former: bytes) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Value):
     """How much one search may do. Counted, not timed: the same search ends in the same place."""
 
     files: int = 20_000

@@ -24,12 +24,12 @@ import stat
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 
 MAX_PARTS = 100  # of one path; also bounds how deep a walk goes
@@ -112,8 +112,7 @@ def beneath(root: int, path: str, flags: int) -> int:
     return walk(root, path, flags)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value):
     """One line of a directory."""
 
     name: str

@@ -11,10 +11,10 @@ The syntax is that of `re`. One character's test (`\\w`, `[^a-z]`) is still made
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 
 MAX_PATTERN = 500  # characters
@@ -51,29 +51,24 @@ _ANCHORS: dict[str, Holds] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Char:
+class Char(Value):
     test: Test
     literal: str  # empty: a class
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(Value):
     holds: Holds
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(Value):
     items: tuple["Tree", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Value):
     options: tuple["Tree", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Value):
     item: "Tree"
     least: int
     most: int | None
@@ -207,20 +202,17 @@ class _Parser:
         return Char(re.compile(text, self._flags).fullmatch, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Value):
     test: Test
     then: int
 
 
-@dataclass(frozen=True, slots=True)
-class If:
+class If(Value):
     holds: Holds
     then: int
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(Value):
     ways: tuple[int, ...]
 
 

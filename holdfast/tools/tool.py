@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from holdfast.core.call import Kept, OnCrash
-from holdfast.core.types import CallId, RunId, SessionKey
+from holdfast.core.types import CallId, RunId, SessionKey, Value
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -26,23 +26,20 @@ class Effect(StrEnum):
     ACT = "act"  # reaches beyond it
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Value):
     """It worked. `text` goes to the model; `kept` is what undo needs."""
 
     text: str
     kept: tuple[Kept, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Value):
     """It did not work, and the model should know why."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(Value):
     """It waits for somebody's fact; no task is held meanwhile."""
 
     reason: str
@@ -59,8 +56,7 @@ class BlobStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Value):
     """What one call works for and with."""
 
     session: SessionKey

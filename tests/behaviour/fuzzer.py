@@ -23,6 +23,7 @@ from tests.behaviour.wire import SECURITY, check_error
 from tests.fakes.gateway import KEY, GatewayProcess
 
 WORKERS = 8
+LIVE = 6  # runs that hang in a tool, until a request stops them
 HEALTH_EVERY = 20  # requests
 
 _STRINGS = (
@@ -103,8 +104,10 @@ class Tally:
     slowest_s: float = 0.0
 
 
-def requests(document: dict[str, Any], dice: Random, runs: list[str]) -> Iterator[Request]:
-    """One after the other, for as long as one likes."""
+def requests(
+    document: dict[str, Any], dice: Random, ended: list[str], live: list[str]
+) -> Iterator[Request]:
+    """One after the other, for as long as one likes. Only the events of `ended` are read."""
     operations = [
         (method.upper(), path, operation)
         for path, item in document["paths"].items()
@@ -113,8 +116,9 @@ def requests(document: dict[str, Any], dice: Random, runs: list[str]) -> Iterato
     weights = [6 if method == "POST" else 1 for method, _, _ in operations]
     while True:
         ((method, path, operation),) = dice.choices(operations, weights)
+        runs = ended if path.endswith("/events") else ended + live
         request = _valid(document, dice, method, path, operation, runs)
-        for _ in range(dice.choice((0, 1, 1, 1, 2, 3))):
+        for _ in range(dice.choice((0, 1, 1, 1, 1, 2, 3))):
             dice.choice(_SPOIL)(request, dice)
         yield request
 
@@ -155,7 +159,7 @@ def made(document: dict[str, Any], schema: dict[str, Any], dice: Random) -> Any:
             return {
                 name: made(document, inner, dice)
                 for name, inner in schema.get("properties", {}).items()
-                if name in required or dice.random() < 0.3
+                if name in required or dice.random() < 0.15
             }
         case "array":
             return [made(document, schema["items"], dice) for _ in range(dice.randrange(3))]
@@ -264,11 +268,11 @@ async def attack(
     it: GatewayProcess, document: dict[str, Any], dice: Random, count: int, what: str
 ) -> Tally:
     """Send `count` requests, some at a time, and check every answer. `what` names the dice."""
-    tally = Tally()
-    first = await it.run("list the files here", session_id="s")
-    await it.finished(first)
-    tally.runs.add(first)
-    source = enumerate(requests(document, dice, [first, "run_" + "f" * 32]))
+    ended = await it.run("list the files here", session_id="s")
+    await it.finished(ended)
+    live = [await it.run("tool:hang {}") for _ in range(LIVE)]
+    tally = Tally(runs={ended, *live})
+    source = enumerate(requests(document, dice, [ended, "run_" + "f" * 32], live))
     async with anyio.create_task_group() as group:
         beat, heard = anyio.create_memory_object_stream[None](count)
         group.start_soon(_watch, it, heard, tally)
@@ -276,6 +280,8 @@ async def attack(
             for _ in range(WORKERS):
                 workers.start_soon(_work, it, source, count, beat, tally, what)
         beat.close()
+    for run_id in live:
+        await it.post(f"/v1/runs/{run_id}/stop")
     return tally
 
 

@@ -1,10 +1,10 @@
 """Facts have one name each, can be written down and read back, and say whom they speak of."""
 
-from dataclasses import fields
 from typing import get_args
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 from holdfast.core import intents
 from holdfast.core.approval import ApprovalRequested, Choice

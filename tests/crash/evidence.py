@@ -45,6 +45,13 @@ def facts(home: Path, *kinds: str, run_id: str = "") -> list[dict[str, Any]]:
     ]
 
 
+def unfinished(home: Path) -> list[str]:
+    """The runs that have not ended."""
+    with closing(sqlite3.connect(f"file:{home}/journal.db?mode=ro", uri=True)) as journal:
+        rows = journal.execute("SELECT run_id FROM runs WHERE ended_seq IS NULL").fetchall()
+    return [str(row[0]) for row in rows]
+
+
 def lines(path: Path, tag: str = "") -> list[str]:
     """The effects counted in `path`, of one tag if given."""
     written = path.read_text().splitlines() if path.exists() else []

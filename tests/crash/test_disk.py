@@ -226,6 +226,25 @@ async def test_a_kill_on_a_full_disk_loses_nothing(tmp_path: Path, model: ModelS
 
 
 @pytest.mark.fault("F-30")
+async def test_a_start_with_no_room_at_all_says_so_and_needs_no_more_than_room(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with small_disk(tmp_path, model, journal(0, 0)) as disk:
+        run_id = await disk.it.run("tool:hang {}")
+        await begun(disk.it, run_id)
+        await disk.it.kill()
+        (disk.inside / "journal.db-shm").unlink()  # as after a power cut: it is made anew
+        disk.fill()
+        await disk.it.start(*disk.enter, wait=False)
+        assert await disk.it.ended() == 75
+        (line,) = disk.it.lines
+        assert "journal.db cannot be opened" in line
+        disk.empty()
+        await disk.start()
+        assert (await disk.it.finished(run_id))["status"] == "completed"
+
+
+@pytest.mark.fault("F-30")
 async def test_what_is_due_for_deletion_on_a_full_disk_stops_nothing(
     tmp_path: Path, model: ModelServer
 ) -> None:
@@ -240,7 +259,7 @@ async def test_what_is_due_for_deletion_on_a_full_disk_stops_nothing(
             with closing(sqlite3.connect(f"{copy}/journal.db")) as old, old:
                 old.execute("UPDATE runs SET updated_at = 0")
             shutil.copy(f"{copy}/journal.db", disk.inside)
-        disk.fill()
+        disk.fill(leave=256 << 10)
         await disk.start()
         assert "full" in await _refused(disk.it)
         disk.empty()

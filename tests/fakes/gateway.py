@@ -220,22 +220,26 @@ class GatewayProcess:
             f"{self.url}/v1/runs/{run_id}/events", headers=headers
         ) as response:
             stream = Stream(response.status)
-            if response.status != 200:
-                return stream
-            rest = b""
-            async for data in response.content.iter_any():
-                stream.raw += data
-                *blocks, rest = (rest + data).split(b"\n\n")
-                for block in blocks:
-                    _take(stream, block)
-                if until and until in stream.names:
-                    break
+            if response.status == 200:
+                await read_events(response, stream, until)
             return stream
 
     async def finished(self, run_id: str) -> dict[str, Any]:
         """The run's status once it has ended, however long that takes and whoever restarts."""
         await self.events(run_id)
         return await self.status(run_id)
+
+
+async def read_events(response: aiohttp.ClientResponse, into: Stream, until: str = "") -> None:
+    """Read events as they come, so that what was read is there even if the rest never comes."""
+    rest = b""
+    async for data in response.content.iter_any():
+        into.raw += data
+        *blocks, rest = (rest + data).split(b"\n\n")
+        for block in blocks:
+            _take(into, block)
+        if until and until in into.names:
+            break
 
 
 def _take(stream: Stream, block: bytes) -> None:

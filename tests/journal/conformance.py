@@ -256,7 +256,7 @@ class JournalSuite:
         row = await accept(journal)
         found = await journal.run(RUN)
         assert found is not None
-        assert (found.status, found.ended_seq, found.first_seq) == (Status.QUEUED, None, 1)
+        assert (found.status, found.ended_seq, found.first_seq) == (Status.QUEUED, None, 2)
         facts, run = finished(machine.queue(queued(), 1.0), 2.0)
         await journal.append(row.stream, 3, 2.0, facts, [run]).wait()
         found = await journal.run(RUN)

@@ -326,12 +326,12 @@ def test_the_family_states_its_effects() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
     [
-        ("list_files", {}, "list ."),
-        ("read_file", {"path": "a\nb"}, "read a\\nb"),
-        ("write_file", {"path": "n.txt", "content": "a\n" * 12}, "write n.txt (12 lines)"),
-        ("write_file", {"path": "n" * 999, "content": ""}, f"write {'n' * 100}… (0 lines)"),
-        ("patch", {"path": "n.txt", "old": "a", "new": ""}, "patch n.txt (1 line)"),
-        ("search_files", {"pattern": "a+"}, "search . for a+"),
+        ("list_files", {}, "."),
+        ("read_file", {"path": "a\nb"}, "a\\nb"),
+        ("write_file", {"path": "n.txt", "content": "a\n" * 12}, "n.txt (12 lines)"),
+        ("write_file", {"path": "n" * 999, "content": ""}, f"{'n' * 100}… (0 lines)"),
+        ("patch", {"path": "n.txt", "old": "a", "new": ""}, "n.txt (1 line)"),
+        ("search_files", {"pattern": "a+"}, "a+ in ."),
     ],
 )
 def test_a_preview_is_one_short_line(name: str, arguments: dict[str, str], line: str) -> None:

@@ -10,7 +10,6 @@ Whatever goes wrong inside, the answer is the JSON error object, and never a tra
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
 from urllib.parse import parse_qsl
@@ -21,6 +20,7 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
 from holdfast.core.intents import Principal
+from holdfast.core.types import Value
 from holdfast.errors import JournalUnavailable, Refused
 
 log = logging.getLogger(__name__)
@@ -111,8 +111,7 @@ def error_response(
     return json_response(ErrorEnvelope(ErrorBody(message, name, param, code)), status, headers)
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
+class Door(Value):
     """How requests get in here, and as whom."""
 
     principal: Principal

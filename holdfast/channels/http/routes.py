@@ -4,9 +4,9 @@ A handler that is cancelled because its client went away undoes nothing.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from holdfast.channels.http import bodies, wire
 from holdfast.channels.http.bodies import ApprovalRequest, RunRequest, SteerRequest

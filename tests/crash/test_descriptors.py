@@ -1,0 +1,70 @@
+"""No descriptors left: what runs goes on, the journal is unharmed, and it serves again after it."""
+
+import time
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+from anyio.abc import SocketStream
+
+from tests.crash.evidence import ask_for, begun, endings, facts, lines
+from tests.fakes.gateway import GatewayProcess, Stream
+from tests.fakes.model_server import ModelServer, Wait, call, calls, stream, token
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 60
+
+
+async def _use_up(it: GatewayProcess) -> list[SocketStream]:
+    """Connect until no more fit into the gateway; the kernel takes those that it does not."""
+    host, _, port = it.url.removeprefix("http://").partition(":")
+    return [await anyio.connect_tcp(host, int(port)) for _ in range(LIMIT)]
+
+
+@pytest.mark.fault("F-29")
+async def test_existing_runs_and_the_journal_outlive_the_descriptor_limit(
+    it: GatewayProcess, model: ModelServer, tmp_path: Path
+) -> None:
+    effects, gate = tmp_path / "effects", anyio.Event()
+    arguments = ask_for("bump", path=effects, tag="x").partition(" ")[2]
+    model.then(stream(token("let me see"), Wait(gate), *calls(call("bump", arguments)).steps))
+    await it.stop()
+    await it.start("prlimit", f"--nofile={LIMIT}:{LIMIT}")
+    run_id = await it.run("say:done")
+    await begun(it, run_id, "message.delta")
+    seen: list[Stream] = []
+
+    async def read() -> None:
+        seen.append(await it.events(run_id))
+
+    clients: list[SocketStream] = []
+    try:
+        async with anyio.create_task_group() as reader:
+            reader.start_soon(read)
+            await it.get("/health")
+            clients += await _use_up(it)
+            await it.said("Too many open files")
+            gate.set()
+        assert endings(seen[0]) == ["run.completed"] and seen[0].text == "done"
+        with pytest.raises((aiohttp.ClientError, TimeoutError)):
+            await _ask(it, within_s=0.3)
+    finally:
+        for client in clients:
+            await client.aclose()
+    began = time.monotonic()
+    assert await _ask(it, within_s=5) == 200
+    assert time.monotonic() - began <= 5
+    assert (await it.finished(await it.run("hello")))["output"] == "echo: hello"
+    assert len(facts(it.home, "run.completed")) == len(facts(it.home, "run.queued")) == 2
+    (settled,) = facts(it.home, "call.settled")
+    assert (settled["outcome"] == "ok") == (len(lines(effects)) == 1)
+
+
+async def _ask(it: GatewayProcess, within_s: float) -> int:
+    """Ask on a connection of its own."""
+    timeout = aiohttp.ClientTimeout(total=within_s)
+    async with aiohttp.ClientSession(timeout=timeout) as stranger:
+        async with stranger.get(it.url + "/health") as response:
+            return response.status
