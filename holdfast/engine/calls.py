@@ -86,7 +86,7 @@ class Calls:
             )
             say(_settled(run_id, call, Outcome.FAILED, text))
             return
-        preview = tool.preview(arguments)[:PREVIEW]
+        preview = _preview(tool, arguments)
         started = say(
             CallStarted(run_id=run_id, call_id=proposal.call_id, tool=tool.name, preview=preview)
         )
@@ -119,7 +119,7 @@ class Calls:
             case Failed(text=text):
                 say(_settled(run_id, call, Outcome.FAILED, text, duration))
             case Park(reason=reason):
-                say(CallParked(run_id=run_id, call_id=call_id, reason=reason))
+                say(CallParked(run_id=run_id, call_id=call_id, reason=_plain(reason)))
             case None:
                 say(_timed_out(run_id, call, tool, duration))
 
@@ -136,6 +136,19 @@ async def _guarded(
         return Failed(f"The tool broke: {type(error).__name__}: {error}")
 
 
+def _preview(tool: Tool[Any], arguments: msgspec.Struct) -> str:
+    try:
+        return _plain(tool.preview(arguments)[:PREVIEW])
+    except Exception:
+        log.exception("preview raised", extra={"tool": tool.name})
+        return ""
+
+
+def _plain(text: str) -> str:
+    """Text that can be written down: names of files need not be Unicode."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def _settled(
     run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
 ) -> CallSettled:
@@ -146,7 +159,7 @@ def _settled(
         call_id=call.proposal.call_id,
         tool=call.proposal.tool,
         outcome=outcome,
-        text=text,
+        text=_plain(text),
         duration_s=round(duration_s, 6),
     )
 

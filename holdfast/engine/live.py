@@ -12,19 +12,19 @@ from asyncio import Future, get_running_loop
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from holdfast.core.events import TERMINAL, MessageDelta, Record
-from holdfast.core.run import RunQueued
+from holdfast.core.events import TERMINAL, Record
+from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.types import RunId
 
 BUFFER = 256 * 1024  # what one follower may leave lying, in bytes, roughly
+BURST = 8 * BUFFER  # what one commit may bring to a follower that has kept up
 TAIL = 32 * 1024  # what is kept of one run
 ENDED = 128  # of how many runs that have ended
 _OVERHEAD = 300  # of a record, beside its text
 
 
 def _size(record: Record) -> int:
-    fact = record.fact
-    return _OVERHEAD + (len(fact.text) if type(fact) is MessageDelta else 0)
+    return _OVERHEAD + len(getattr(record.fact, "text", ""))
 
 
 class Follower:
@@ -41,10 +41,10 @@ class Follower:
         self._arrived: Future[None] | None = None
 
     def push(self, record: Record, commit: int) -> None:
-        """Hand it a record, or cut it if too much of earlier commits lies there already."""
+        """Hand it a record, or cut it if it has too many already."""
         if not self._open:
             return
-        if commit != self._commit and self._size > BUFFER:
+        if self._size > (BURST if commit == self._commit else BUFFER):
             self._records.clear()
             self.close()
             return
@@ -141,7 +141,7 @@ class Live:
     def _remember(self, run_id: RunId, record: Record) -> None:
         tail = self._tails.get(run_id)
         if tail is None:
-            if type(record.fact) is not RunQueued:
+            if type(record.fact) is not InputAdmitted or record.fact.mode is Mode.STEER:
                 return  # it began before this process, or said more than fits
             tail = self._tails[run_id] = _Tail()
         tail.records.append(record)

@@ -7,11 +7,13 @@ from holdfast.core.types import RunId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.projections import Row
 
+MERGED = 32 * 1024  # characters, roughly: what a slow reader must be able to take at once
+
 
 class Growing:
     """A delta that may still grow: its batch has not closed, so nobody has seen it."""
 
-    __slots__ = ("at", "kind", "parts", "run_id", "seq", "stream", "turn")
+    __slots__ = ("at", "kind", "parts", "room", "run_id", "seq", "stream", "turn")
 
     def __init__(self, stream: int, seq: int, at: float, delta: Delta) -> None:
         self.stream = stream
@@ -21,10 +23,21 @@ class Growing:
         self.run_id = delta.run_id
         self.turn = delta.turn
         self.parts = [delta.text]
+        self.room = MERGED - len(delta.text)
 
     def takes(self, delta: Delta) -> bool:
-        """Whether `delta` is more of the same: one run, one turn, one kind."""
-        return self.turn == delta.turn and self.kind is type(delta) and self.run_id == delta.run_id
+        """Whether `delta` is more of the same, one run, turn and kind, and there is room."""
+        return (
+            self.turn == delta.turn
+            and self.kind is type(delta)
+            and self.run_id == delta.run_id
+            and self.room > 0
+        )
+
+    def add(self, text: str) -> None:
+        """Grow by `text`."""
+        self.parts.append(text)
+        self.room -= len(text)
 
     def closed(self) -> Record:
         """The record it has become."""

@@ -12,7 +12,8 @@
   head raises `Conflict`: fold again, decide again.
 * A batch that holds something one acts upon (core.events.ACTED_UPON) survives a power
   cut once waited for; any other survives the end of the process.
-* Deltas of one run, turn and kind that wait for the same commit are one record.
+* Deltas of one run, turn and kind that wait for the same commit are one record, or a
+  few if they are long.
 * Readers see committed records only. After their retention deltas are gone; the
   numbers of what remains do not change.
 """

@@ -159,7 +159,7 @@ class SqliteJournal(SqliteReader):
         batch = self._batch
         tail = batch.tails.get(stream)
         if tail is not None and tail.takes(delta):
-            tail.parts.append(delta.text)
+            tail.add(delta.text)
             return tail.seq
         seq = self._head(stream) + 1
         self._heads[stream] = seq

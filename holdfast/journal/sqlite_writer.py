@@ -99,9 +99,11 @@ class SqliteWriter:
                     raise
                 self.short = True
                 self._transact(batch)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
+            # The last three: a fact that has no written form. Then we have a bug, and must not
+            # go on as if it could be mended here; nor may this thread end and nobody notice.
             reason = f"the journal cannot be written: {error}"
-            if isinstance(error, sqlite3.Error) and not _is_full(error):
+            if not isinstance(error, OSError) and not _is_full(error):
                 self.broken = reason
             batch.error = JournalUnavailable(reason, retry_after_s=5)
 

@@ -1,20 +1,24 @@
 """Idempotency-Key: one accepted request makes one run, however often it is sent."""
 
+import os
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import msgspec
 import pytest
 
 from tests.behaviour import ledger
 from tests.behaviour.wire import head
-from tests.fakes.gateway import GatewayProcess
+from tests.fakes.gateway import GatewayProcess, unstarted
 from tests.fakes.model_server import ModelServer
 
 pytestmark = pytest.mark.anyio
 
 DAY_S = 24 * 3600.0
+SLOW_DISK = (
+    *("strace", "-D", "-f", "-qq", "-o", os.devnull, "-e", "trace=fdatasync"),
+    *("-e", "inject=fdatasync:delay_enter=50000"),  # microseconds
+)
 
 
 async def _post(it: GatewayProcess, key: str, body: object) -> tuple[int, str, bool]:
@@ -162,31 +166,28 @@ async def test_of_different_requests_under_one_key_at_once_one_is_taken(
 
 @pytest.mark.promise("RUN-21")
 @pytest.mark.fault("F-04")
+@pytest.mark.debian("strace")
 async def test_a_client_that_hung_up_before_its_answer_and_comes_back_finds_its_run(
-    it: GatewayProcess,
+    tmp_path: Path,
 ) -> None:
-    host, _, port = it.url.removeprefix("http://").partition(":")
-    for number in range(40):
-        key, session = f"k{number}", f"s{number}" if number % 2 else None
-        body = msgspec.json.encode({"input": "x", "session_id": session})
-        fields = (
-            f"Idempotency-Key: {key}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(body)}",
-        )
-        impatient = await anyio.connect_tcp(host, int(port))
-        await impatient.send(head("POST", "/v1/runs", *fields) + body)
-        for _ in range(number % 5):
-            await anyio.lowlevel.checkpoint()
-        await impatient.aclose()
-        answers = []
-        for _ in range(2):
-            async with it.http.post(
-                it.url + "/v1/runs",
-                data=body,
-                headers={"Idempotency-Key": key, "Content-Type": "application/json"},
-            ) as response:
-                answers.append((response.status, (await response.json())["run_id"]))
-        assert answers[0] == answers[1] and answers[0][0] == 202
-        await it.finished(answers[0][1])
-        assert _runs(it) == number + 1, f"two runs for one key (round {number})"
+    """On a disk so slow that the answer is still out when the client has given up."""
+    async with unstarted(tmp_path) as it:
+        await it.start(*SLOW_DISK)
+        host, _, port = it.url.removeprefix("http://").partition(":")
+        for number in range(6):
+            body = msgspec.json.encode({"input": "x", "session_id": ["s", None][number % 2]})
+            headers = {"Idempotency-Key": f"k{number}", "Content-Type": "application/json"}
+            fields = (*(f"{k}: {v}" for k, v in headers.items()), f"Content-Length: {len(body)}")
+            async with await anyio.connect_tcp(host, int(port)) as impatient:
+                await impatient.send(head("POST", "/v1/runs", *fields) + body)
+                for _ in range(3):  # it is being decided meanwhile
+                    await it.get("/health")
+            answers = []
+            for _ in range(2):
+                async with it.http.post(
+                    it.url + "/v1/runs", data=body, headers=headers
+                ) as response:
+                    answers.append((response.status, (await response.json())["run_id"]))
+            assert answers[0] == answers[1] and answers[0][0] == 202
+            await it.finished(answers[0][1])
+            assert _runs(it) == number + 1, f"two runs for one key (round {number})"

@@ -236,7 +236,7 @@ async def test_a_filter_by_status_fills_its_page_from_further_back(it: GatewayPr
 
 async def test_a_page_that_cannot_be_is_refused(it: GatewayProcess) -> None:
     wrong = ["limit=0", "limit=101", "limit=-1", "limit=", "limit=x", "limit=1.5", "limit=%00"]
-    wrong += ["limit=0000000001" + "9" * n for n in (1, 20, 3000)]
+    wrong += ["limit=000000001" + "9" * n for n in (1, 20, 3000)]
     wrong += ["status=done", "status=", "session_id=", "session_id=..%2Fx", "session_id=%ff"]
     for query in wrong:
         status, body = await it.get(f"/v1/runs?{query}")

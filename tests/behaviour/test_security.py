@@ -47,6 +47,14 @@ async def _routes(it: GatewayProcess, run_id: str) -> list[tuple[str, str]]:
     ]
 
 
+async def _busy(it: GatewayProcess) -> str:
+    """A run in the middle of a tool, which will leave nothing more behind."""
+    await it.finished(await it.run("tool:list_files {}", session_id="busy"))
+    run_id = await it.run("tool:hang {}", session_id="busy")
+    await it.events(run_id, until="tool.started")
+    return run_id
+
+
 def _body_of(path: str) -> dict[str, str] | None:
     return next((b for end, b in BODIES.items() if path.endswith(end)), None)
 
@@ -104,8 +112,7 @@ WRONG_BEARERS = {
 async def test_without_the_right_key_every_route_answers_401_and_does_nothing(
     it: GatewayProcess,
 ) -> None:
-    run_id = await it.run("tool:hang {}")
-    await it.events(run_id, until="tool.started")
+    run_id = await _busy(it)
     routes = await _routes(it, run_id)
     before = ledger.holdings(it.home)
     said = set()
@@ -184,8 +191,7 @@ async def test_a_key_in_the_url_is_refused_even_if_it_is_right(it: GatewayProces
 
 @pytest.mark.fault("F-31")
 async def test_a_body_that_does_not_say_it_is_json_is_refused(it: GatewayProcess) -> None:
-    run_id = await it.run("tool:hang {}")
-    await it.events(run_id, until="tool.started")
+    run_id = await _busy(it)
     before = ledger.holdings(it.home)
     types = (
         "text/plain",

@@ -6,8 +6,9 @@ process under; `attached` goes to one that runs already, and so counts from then
 """
 
 import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 
@@ -56,6 +57,5 @@ async def attached(
         try:
             yield
         finally:
-            if strace.returncode is None:
-                strace.terminate()
-
+            with suppress(ProcessLookupError):
+                os.kill(strace.pid, signal.SIGTERM)  # it lets go of what is still alive

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.anyio
 
 Record = Callable[[str, object], None]
 PROMISED_S = 10.0  # after the drain, always
+USUAL_S = 5.0  # 99 times of 100
 
 
 def drain(seconds: float) -> str:
@@ -142,7 +143,7 @@ async def test_it_ends_in_time_with_a_wedged_thread_hanging_tools_a_stalled_mode
         said, took = await _said_and_over(it)
     record_property("exit_s", round(took, 3))
     assert said < 1, said
-    assert took <= PROMISED_S, took
+    assert took <= USUAL_S, took
     model.otherwise = _at_last
     await it.start()
     for run_id in runs:

@@ -48,7 +48,7 @@ class ShuffledLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.random = Random(0)  # noqa: S311  no secret
+        self.random = Random(0)
 
     def _run_once(self) -> None:
         order = [self._ready.popleft() for _ in range(len(self._ready))]

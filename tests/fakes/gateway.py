@@ -151,6 +151,15 @@ class GatewayProcess:
         """Send it a signal."""
         os.kill(self.pid, number)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs at this moment."""
+        try:
+            over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return over is None
+
     async def ended(self) -> int:
         """Its exit code, when it has ended."""
         assert self._process is not None
@@ -164,7 +173,7 @@ class GatewayProcess:
         """kill -9, and wait until it is gone."""
         assert self._process is not None
         with suppress(ProcessLookupError):  # it may be gone before we are told
-            self._process.kill()
+            self.signal(signal.SIGKILL)
         await self.ended()
 
     async def stop(self) -> int:

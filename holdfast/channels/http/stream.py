@@ -23,15 +23,22 @@ async def stream_events(request: web.Request, batches: Batches) -> web.StreamRes
     """Write the run's records as they come, to its last or until the reader is cut."""
     response = web.StreamResponse(headers=_HEADERS)
     await response.prepare(request)
-    prelude = wire.RETRY
+    data = wire.RETRY
     async for batch in batches:
-        data = prelude + (b"".join(map(wire.frame, batch)) if batch else wire.KEEP_ALIVE)
-        prelude = b""
-        if batch and isinstance(batch[-1].fact, TERMINAL):
+        for record in batch:
+            data += wire.frame(record)
+            if len(data) > _SURE:  # so that little is buffered here for a slow reader
+                if not await _write(request, response.write, data):
+                    return response
+                data = b""
+        if not batch:
+            data += wire.KEEP_ALIVE
+        elif isinstance(batch[-1].fact, TERMINAL):
             await _write(request, response.write_eof, data + wire.STREAM_CLOSED)
             break
         if data and not await _write(request, response.write, data):
             break
+        data = b""
     return response
 
 
