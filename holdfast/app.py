@@ -187,9 +187,9 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
 
 async def _open_doors(config: Config, service: Service, doors: AsyncExitStack, *, tcp: bool) -> str:
     """Serve the operator's socket and, if asked for, the network; the address of the latter."""
-    limit = config.limits.body_mb * MB
+    body = config.limits.body_mb * MB, config.limits.body_s
     own = Door(Principal(OPERATOR, "cli"))
-    unix = await doors.enter_async_context(serving(application(service, own, limit)))
+    unix = await doors.enter_async_context(serving(application(service, own, *body)))
     address = ""
     if tcp:
         gateway = config.gateway
@@ -199,7 +199,7 @@ async def _open_doors(config: Config, service: Service, doors: AsyncExitStack, *
             LOCAL_HOSTS | {gateway.host.lower()} | {h.lower() for h in gateway.allowed_hosts},
             frozenset(gateway.allowed_origins),
         )
-        network = await doors.enter_async_context(serving(application(service, door, limit)))
+        network = await doors.enter_async_context(serving(application(service, door, *body)))
         try:
             port = await listen_tcp(network, gateway.host, gateway.port)
         except OSError as error:

@@ -124,6 +124,7 @@ class Limits:
     turns: Count = 90
     model_attempts: Count = 5
     body_mb: Count = 10
+    body_s: Seconds = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         turns = 3
         model_attempts = 4
         body_mb = 5
+        body_s = 6
         [recovery]
         on_start = "wait"
         [journal]

@@ -411,3 +411,11 @@ _CHECKS = ",".join(
         "allow_header_conformance",
     )
 )
+
+
+@pytest.mark.promise("RUN-24")
+async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    async with gateway(tmp_path, config="[limits]\nbody_s = 0.2\n") as it:
+        fields = ("Content-Type: application/json", "Content-Length: 100")
+        answer = await exchange(it.url, head("POST", "/v1/runs", *fields) + b'{"input"')
+        assert (answer.status, answer.error["code"]) == (408, "request_timeout")

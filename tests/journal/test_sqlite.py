@@ -145,6 +145,20 @@ async def test_a_file_that_is_no_journal_breaks_the_store_and_says_so(tmp_path: 
             journal.append(1, 0, 1.0, facts, [run])
 
 
+async def test_a_fact_that_has_no_written_form_breaks_the_store_and_nobody_waits_for_ever(
+    tmp_path: Path,
+) -> None:
+    async with opened_journal(tmp_path) as journal:
+        row = await accept(journal)
+        journal.delta(row.stream, 1.0, MessageDelta(run_id=RUN, turn=1, text="\udce9"))
+        pending = journal.append(row.stream, 4, 1.0, [RunStarted(run_id=RUN)], [])
+        with pytest.raises(JournalUnavailable, match="surrogates not allowed"):
+            await pending.wait()
+        assert "surrogates not allowed" in await journal.broken()
+    async with opened_journal(tmp_path) as journal:
+        assert [r.seq for r in await everything(journal, row.stream)] == [2, 3]
+
+
 async def test_a_journal_of_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
     async with opened_journal(tmp_path):
         pass

@@ -9,6 +9,7 @@ import re
 from hashlib import sha256
 from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from aiohttp import web
 
@@ -70,8 +71,8 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
 }
 
 
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body, refused before it is read whole if it is too large."""
+async def read_body(request: web.Request, limit: int, wait_s: float) -> bytes:
+    """The body, refused before it is read whole if it is too large or does not come."""
     if (request.content_length or 0) > limit:
         raise Refused("body_too_large", f"The body is over {limit} bytes.")
     if not request.can_read_body:
@@ -79,7 +80,16 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     packed = request.headers.get("Content-Encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
         raise Refused("unsupported_media_type", "Send the body as it is, without Content-Encoding.")
-    body = await request.read()
+    if request.content.is_eof():
+        body = await request.read()
+    else:
+        try:
+            with anyio.fail_after(wait_s):
+                body = await request.read()
+        except TimeoutError:
+            raise Refused(
+                "request_timeout", f"The body did not come within {wait_s:g} s."
+            ) from None
     if body and request.content_type != "application/json":
         raise Refused(
             "unsupported_media_type",

@@ -56,6 +56,7 @@ _STATUS = {
     "model_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "approval_not_active": 409,
     "approval_not_pending": 409,
     "run_not_accepting_steer": 409,

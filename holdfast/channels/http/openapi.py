@@ -162,7 +162,7 @@ def _operation(
     if parameters:
         possible.add(404)
     if body is not None:
-        possible |= {413, 415}
+        possible |= {408, 413, 415}
     operation: dict[str, Any] = {
         "summary": summary,
         "parameters": parameters or [],

@@ -46,10 +46,13 @@ _STATUSES = {
 class Routes:
     """The handlers of one door."""
 
-    def __init__(self, gateway: Gateway, by: Principal, body_limit: int) -> None:
+    def __init__(
+        self, gateway: Gateway, by: Principal, body_limit: int, body_wait_s: float
+    ) -> None:
         self._gateway = gateway
         self._by = by
         self._body_limit = body_limit
+        self._body_wait_s = body_wait_s
 
     def table(self) -> list[tuple[str, str, Handler]]:
         """Method, path, handler: the whole API."""
@@ -72,7 +75,7 @@ class Routes:
         ]
 
     async def start_run(self, request: web.Request) -> web.Response:
-        raw = await bodies.read_body(request, self._body_limit)
+        raw = await bodies.read_body(request, self._body_limit, self._body_wait_s)
         body = bodies.decode(raw, RunRequest)
         key = request.headers.get("Idempotency-Key")
         reply = await self._gateway.send(bodies.submit_of(body, self._by, raw, key))
@@ -122,14 +125,14 @@ class Routes:
 
     async def steer(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        raw = await bodies.read_body(request, self._body_limit)
+        raw = await bodies.read_body(request, self._body_limit, self._body_wait_s)
         words = bodies.words(bodies.decode(raw, SteerRequest).input)
         await self._gateway.send(Steer(self._by, run_id, words))
         return json_response({"object": "hermes.run.steer", "run_id": run_id, "accepted": True})
 
     async def approval(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        raw = await bodies.read_body(request, self._body_limit)
+        raw = await bodies.read_body(request, self._body_limit, self._body_wait_s)
         body = bodies.decode(raw, ApprovalRequest)
         choice = _CHOICES.get(body.choice.strip().lower())
         if choice is None:

@@ -68,11 +68,13 @@ class _Server(web.Server):
         return _Connection(self, loop=get_running_loop(), **_OPTIONS)
 
 
-def application(gateway: Gateway, door: Door, body_limit: int) -> web.Application:
+def application(
+    gateway: Gateway, door: Door, body_limit: int, body_wait_s: float
+) -> web.Application:
     """The API behind one door."""
     app = web.Application(middlewares=[guard(door)], client_max_size=body_limit)
     app.on_response_prepare.append(headers_of(door))
-    for method, path, handler in Routes(gateway, door.principal, body_limit).table():
+    for method, path, handler in Routes(gateway, door.principal, body_limit, body_wait_s).table():
         app.router.add_route(method, path, handler)
     return app
 
