@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -291,9 +291,10 @@ def _arm_exit(after_s: float) -> None:
 
 def _exit(code: int) -> None:
     """Now: a busy worker thread must not hold the exit."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody may be there to read it
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -323,4 +324,5 @@ def _tune_collector() -> None:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal
+    with suppress(OSError):  # whoever read us may have left: no reason to leave, too
+        print(line, file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal

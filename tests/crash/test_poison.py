@@ -1,7 +1,5 @@
 """A run that takes the process down each time it is driven: given up aloud, alone."""
 
-from pathlib import Path
-
 import anyio
 import pytest
 
@@ -74,11 +72,10 @@ async def test_what_waits_behind_a_poison_run_starts_afresh_and_completes(
 @pytest.mark.promise("BACK-07")
 @pytest.mark.timeout(300)
 async def test_quick_restarts_pause_no_session_that_gets_somewhere(
-    it: GatewayProcess, model: ModelServer, tmp_path: Path
+    it: GatewayProcess, model: ModelServer
 ) -> None:
     """Each life ends while something runs; in the next that is finished, and one more begun."""
-    queued = await it.run("say:patience", session_id="long")
-    await it.finished(queued)
+    await it.finished(await it.run("say:patience", session_id="idle"))
     for life in range(RESTARTS):
         with noted(f"life {life}"):
             cut = await it.run("tool:hang {}", session_id="busy")
@@ -91,5 +88,5 @@ async def test_quick_restarts_pause_no_session_that_gets_somewhere(
     assert not facts(it.home, "session.suspended", "session.reset", "run.failed")
     await it.finished(await it.run("and still", session_id="quiet"))
     assert len(user_texts(model)) == RESTARTS + 1
-    await it.finished(await it.run("hello", session_id="long"))
+    await it.finished(await it.run("hello", session_id="idle"))
     assert user_texts(model) == ["say:patience", "hello"]

@@ -214,6 +214,27 @@ async def test_fifty_runs_ten_tools_and_wedged_threads_do_not_hold_the_exit(
     assert not facts(it.home, "run.failed")
 
 
+@pytest.mark.promise("STOP-04")
+@pytest.mark.debian("bash")
+async def test_a_terminal_that_is_gone_changes_nothing_about_the_way_down(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    gate = anyio.Event()
+    model.then(stream(token("in "), Wait(gate), token("time"), finish()))
+    async with gateway(tmp_path, model.base_url, drain(30)) as it:
+        await it.stop()
+        await it.start("bash", "-c", 'exec "$@" 2> >(exec head -n 2 >&2)', "bash")
+        run_id = await it.run("go")
+        await begun(it, run_id, "message.delta")
+        it.signal(signal.SIGTERM)
+        while (await it.post("/v1/runs", {"input": "are you draining?"}))[0] != 503:
+            pass
+        gate.set()
+        assert await it.ended() == 0
+        await it.start()
+        assert (await it.status(run_id))["output"] == "in time"
+
+
 @pytest.mark.promise("STOP-05")
 async def test_a_signal_right_after_the_start_is_obeyed_like_any_other(it: GatewayProcess) -> None:
     await it.kill()

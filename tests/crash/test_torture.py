@@ -139,12 +139,12 @@ async def _kill(it: GatewayProcess, load: Load, chance: random.Random) -> None:
     """KILLS times, at moments nobody chose: that is what the sleeps are for."""
     for number in range(KILLS):
         with noted(f"kill {number}"):
-            await anyio.sleep(chance.uniform(0, 0.3))
+            await anyio.sleep(chance.uniform(0, 0.3))  # sleep: the moment is what is random
             load.up = anyio.Event()
             await it.kill()
             await it.start(wait=False)
             if chance.random() < 0.2:
-                await anyio.sleep(chance.uniform(0, 0.5))
+                await anyio.sleep(chance.uniform(0, 0.5))  # sleep: the same
                 await it.kill()
                 await it.start(wait=False)
             await it.ready()

@@ -1,0 +1,141 @@
+"""Journals of earlier versions: read by this one exactly as they were, and gone on with."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from holdfast.channels.http import wire
+from holdfast.core.events import Record
+from holdfast.core.intents import Principal
+from holdfast.core.messages import User
+from holdfast.core.types import OPERATOR, RunId, SessionId
+from holdfast.engine.service import Service
+from holdfast.gateway import Gateway
+from holdfast.journal.journal import Journal
+from holdfast.journal.projections import rebuild
+from tests.engine.workshop import Told, journaled, parts, running
+from tests.fakes.clock import ManualClock
+from tests.fixtures.make import shortened
+from tests.journal.test_projections import projections
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("BACK-11")]
+
+FIXTURES = sorted((Path(__file__).parents[1] / "fixtures").glob("journal-*"))
+BY = Principal(OPERATOR, "api_server")
+
+
+class Frozen:
+    """A copy of a fixture, and what its gateway said of it."""
+
+    def __init__(self, fixture: Path, home: Path) -> None:
+        shutil.copytree(fixture, home)
+        self.home = home
+        self.seen: dict[str, Any] = msgspec.json.decode((home / "expected.json").read_bytes())
+        self.runs: list[dict[str, Any]] = self.seen["runs"]
+        self.unfinished = [r for r in self.runs if r["status"] in ("running", "queued")]
+        # Of the time it was made in: nothing of it is old enough to be forgotten.
+        self.clock = ManualClock(max(r["updated_at"] for r in self.runs))
+
+
+@pytest.fixture(params=FIXTURES, ids=lambda fixture: str(fixture.name))
+def frozen(request: pytest.FixtureRequest, tmp_path: Path) -> Frozen:
+    return Frozen(request.param, tmp_path / "home")
+
+
+@asynccontextmanager
+async def resting(frozen: Frozen) -> AsyncIterator[tuple[Service, Journal]]:
+    """A service that has not been started: it reads and changes nothing."""
+    async with journaled(frozen.home) as journal, anyio.create_task_group() as tasks:
+        yield Service(parts(frozen.home, journal, Told(), clock=frozen.clock), tasks), journal
+
+
+def _events(records: list[Record]) -> list[str]:
+    """As the API names and numbers them."""
+    frames = [(r.seq, wire.frame(r)) for r in records]
+    return [
+        f"{seq} {msgspec.json.decode(frame.partition(b'data: ')[2])['event']}"
+        for seq, frame in frames
+        if frame
+    ]
+
+
+async def _run(gateway: Gateway, journal: Journal, run_id: RunId) -> dict[str, Any]:
+    view = await gateway.run(BY, run_id)
+    row = await journal.run(run_id)
+    assert row is not None
+    read = await journal.records(row.stream, run_id, 0, 10_000)
+    if view.ended_seq is not None:
+        async with gateway.follow(BY, run_id, 0) as batches:
+            assert batches is not None
+            followed = [record async for batch in batches for record in batch]
+        assert followed == read
+    body = msgspec.json.decode(msgspec.json.encode(wire.run_object(view)))
+    return {**shortened(body), "events": _events(read)}
+
+
+def test_there_is_one() -> None:
+    assert FIXTURES
+
+
+async def test_every_run_reads_as_it_did_with_the_same_numbers(frozen: Frozen) -> None:
+    async with resting(frozen) as (service, journal):
+        for expected in frozen.runs:
+            got = await _run(service, journal, RunId(expected["run_id"]))
+            assert {name: got.get(name) for name in expected} == expected
+
+
+async def test_every_conversation_reads_as_it_did(frozen: Frozen) -> None:
+    async with resting(frozen) as (service, _):
+        for name, expected in frozen.seen["sessions"].items():
+            messages = await service.messages(BY, SessionId(name))
+            got = msgspec.json.decode(msgspec.json.encode(list(map(wire.message_object, messages))))
+            assert shortened(got) == expected
+
+
+async def test_its_projections_can_be_made_anew(frozen: Frozen) -> None:
+    path = frozen.home / "journal.db"
+    before = projections(path)
+    assert await anyio.to_thread.run_sync(rebuild, path) == len(frozen.runs)
+    assert projections(path) == before
+
+
+async def test_a_request_that_was_accepted_then_is_known_now(frozen: Frozen) -> None:
+    async with resting(frozen) as (_, journal):
+        found = await journal.replay(OPERATOR, "POST /v1/runs", "only-once")
+        assert found is not None and found.session_id == "keyed"
+
+
+async def test_what_was_unfinished_goes_on_and_what_was_finished_stays(frozen: Frozen) -> None:
+    assert len(frozen.unfinished) == 2
+    model = Told()
+    async with journaled(frozen.home) as journal:
+        made_of = parts(frozen.home, journal, model, clock=frozen.clock)
+        async with running(made_of) as service:
+            for number, run in enumerate(frozen.unfinished, start=1):
+                asked = await model.asked(number)
+                asked.answer(f"answer {number}")
+                async with service.follow(BY, RunId(run["run_id"]), 0) as batches:
+                    assert batches is not None
+                    async for _ in batches:
+                        pass
+            note = model.requests[0].messages[-1]
+            assert isinstance(note, User) and note.text.startswith("[System note:")
+            for expected in frozen.runs:
+                got = await _run(service, journal, RunId(expected["run_id"]))
+                before = expected["events"]
+                assert got["events"][: len(before)] == before
+                if expected not in frozen.unfinished:
+                    assert {name: got.get(name) for name in expected} == expected
+                    continue
+                assert got["status"] == "completed"
+                numbers = [int(e.split()[0]) for e in got["events"]]
+                assert numbers == sorted(set(numbers))
+                if before:
+                    went_on = [e.split()[1] for e in got["events"][len(before) :]]
+                    assert went_on == ["run.resumed", "message.void", "run.completed"]

@@ -1,0 +1,153 @@
+"""Projections: the events alone make them again, as they were."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.core.events import MessageDelta
+from holdfast.core.intents import RequestKey, Steer, Submit
+from holdfast.core.run import Cause, Status
+from holdfast.core.types import RunId, SessionId
+from holdfast.errors import IllegalTransition, Rejected
+from holdfast.journal.projections import rebuild
+from tests.engine.workshop import (
+    ME,
+    Told,
+    call,
+    finished,
+    follow,
+    journaled,
+    reach,
+    serving,
+    stop,
+    submit,
+)
+from tests.fakes.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+TABLES = {
+    "runs": "run_id, owner, stream, first_seq, ended_seq, status, stopping, created_at, "
+    "updated_at, model, last_event",
+    "sessions": "*",
+    "request_keys": "*",
+}
+
+
+def projections(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {
+            table: sorted(connection.execute(f"SELECT {columns} FROM {table}").fetchall())
+            for table, columns in TABLES.items()
+        }
+
+
+def execute(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+async def live_through_much(directory: Path) -> dict[RunId, Status]:
+    """A journal with a run of every kind; how each of them stands at the end."""
+    model, clock = Told(), ManualClock()
+    async with serving(directory, model, clock=clock) as service:
+        plain = await service.send(
+            Submit(ME, "x" * 100_000, request_key=RequestKey("runs", "k", "f"))
+        )
+        asked = await model.asked(1)
+        clock.advance(1)
+        asked.say("hello")
+        asked.answer("hello")
+        await finished(service, plain.run_id)
+        failed = await submit(service, "fail", "s")
+        (await model.asked(2)).fail(Rejected("no"))
+        await finished(service, failed)
+        clock.advance(1)
+        stopped = await submit(service, "stop me", "s")
+        never = await submit(service, "never begun", "s")
+        (await model.asked(3)).say("I be")
+        await reach(service, stopped, MessageDelta)
+        clock.advance(1)
+        await stop(service, never)
+        await stop(service, stopped)
+        await follow(service, stopped)
+        steered = await submit(service, "steer me", "s")
+        (await model.asked(4)).answer("", call("nothing"))
+        asked = await model.asked(5)
+        clock.advance(1)
+        await service.send(Steer(ME, steered, "left"))
+        asked.answer("right")
+        (await model.asked(6)).answer("left")
+        await finished(service, steered)
+        cut = await submit(service, "cut me", "t")
+        (await model.asked(7)).say("half a")
+        await reach(service, cut, MessageDelta)
+        waiting = await submit(service, "wait", "t")
+        await service.stop(0, Cause.SHUTDOWN)
+    return {
+        plain.run_id: Status.COMPLETED,
+        failed: Status.FAILED,
+        stopped: Status.CANCELLED,
+        never: Status.CANCELLED,
+        steered: Status.COMPLETED,
+        cut: Status.INTERRUPTED,
+        waiting: Status.QUEUED,
+    }
+
+
+async def test_projections_made_anew_are_what_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    runs = await live_through_much(tmp_path)
+    before = projections(path)
+    assert {row[0]: row[5] for row in before["runs"]} == runs
+    assert (len(before["sessions"]), len(before["request_keys"])) == (3, 1)
+    execute(path, *(f"DELETE FROM {table}" for table in TABLES))
+    assert await anyio.to_thread.run_sync(rebuild, path) == len(runs)
+    assert projections(path) == before
+    assert await anyio.to_thread.run_sync(rebuild, path) == len(runs)  # and once more
+    assert projections(path) == before
+
+
+async def test_a_journal_goes_on_after_its_projections_were_made_anew(tmp_path: Path) -> None:
+    runs = await live_through_much(tmp_path)
+    path = tmp_path / "journal.db"
+    execute(path, *(f"DELETE FROM {table}" for table in TABLES))
+    await anyio.to_thread.run_sync(rebuild, path)
+    model = Told()
+    async with serving(tmp_path, model) as service:
+        for number, (run_id, status) in enumerate(list(runs.items())[-2:], start=1):
+            assert status in (Status.INTERRUPTED, Status.QUEUED)
+            (await model.asked(number)).answer("done")
+            assert (await finished(service, run_id)).status is Status.COMPLETED
+        again = Submit(ME, "x" * 100_000, request_key=RequestKey("runs", "k", "f"))
+        assert (await service.send(again)).run_id == next(iter(runs))
+        assert len(await service.messages(ME, SessionId("t"))) == 4
+
+
+async def test_numbers_that_may_have_been_seen_are_still_not_used_again(tmp_path: Path) -> None:
+    await live_through_much(tmp_path)
+    path = tmp_path / "journal.db"
+    execute(path, "UPDATE sessions SET floor = 10 * stream")
+    before = projections(path)
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path) == before
+
+
+async def test_events_that_cannot_be_leave_the_projections_as_they_are(tmp_path: Path) -> None:
+    await live_through_much(tmp_path)
+    path = tmp_path / "journal.db"
+    execute(path, "DELETE FROM events WHERE kind = 'run.started'")
+    before = projections(path)
+    with pytest.raises(IllegalTransition):
+        await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path) == before
+
+
+async def test_an_empty_journal_has_nothing_to_make_anew(tmp_path: Path) -> None:
+    async with journaled(tmp_path):
+        pass
+    assert await anyio.to_thread.run_sync(rebuild, tmp_path / "journal.db") == 0
