@@ -1,5 +1,6 @@
 """Identifiers, and the base of every record that is written down or sent."""
 
+from functools import cache
 from typing import NamedTuple, NewType, dataclass_transform
 
 import msgspec
@@ -42,6 +43,11 @@ class Value(msgspec.Struct, frozen=True, metaclass=_ValueMeta):
 
 def kind(fact: Fact | type[Fact]) -> str:
     """The name a fact goes by in the journal."""
+    return _tag(fact if isinstance(fact, type) else type(fact))
+
+
+@cache
+def _tag(fact: type[Fact]) -> str:
     return str(fact.__struct_config__.tag)
 
 

@@ -10,6 +10,7 @@ could not write leaves an orphan, which no wake reaches until recovery has adopt
 This is a supervisor: what a drive raises becomes a fact, through `broken`.
 """
 
+from asyncio import Event
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ class Drive:
     key: SessionKey
     run_id: RunId | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    done: anyio.Event = field(default_factory=anyio.Event)
+    done: Event = field(default_factory=Event)
     again: bool = True
 
 

@@ -123,7 +123,8 @@ class Sessions:
                 held.partial = 0
         if changed:
             self._count(held.key, before, changed)
-            self._rest(held)
+            if not held.pins:
+                self._rest(held)
         return pending
 
     def delta(self, held: Held, delta: Delta) -> None:

@@ -1,6 +1,6 @@
 """What is committed together, and how deltas that wait for the same commit become one."""
 
-import anyio
+from asyncio import Event
 
 from holdfast.core.events import Delta, Record
 from holdfast.core.types import RunId, SessionKey
@@ -58,7 +58,7 @@ class Batch:
         self.records: list[Record] = []
         self.full = False  # holds something one acts upon
         self.error: JournalUnavailable | None = None
-        self._done = anyio.Event()
+        self._done = Event()  # asyncio's: a tenth of the price of anyio's, on the hottest path
 
     def close(self) -> None:
         """Nothing grows any more."""

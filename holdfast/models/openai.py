@@ -55,7 +55,7 @@ class OpenAI:
         self._stall_s = stall_s
         # Silence is watched for here: aiohttp would set two timers for every chunk.
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s)
-        self._streams: set[_Stream] = set()
+        self._asked: set[_Asked] = set()
         self._watch: TimerHandle | None = None
         self._headers = {
             "Content-Type": "application/json",
@@ -67,40 +67,39 @@ class OpenAI:
     async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Ask. Yields pieces as they come, then the answer."""
         peer = self._peer(request.model)
-        response = await self._post(request, peer)
-        stream = self._attend(response)
+        asked = self._attend()
         try:
+            response = await self._post(request, asked, peer)
             if response.status != 200:
                 raise peer.judge(*await _refusal(response))
             incoming = Incoming(peer, empty=response.content_length == 0)
-            while data := await self._read(stream, incoming, peer):
+            while data := await self._read(response, asked, incoming, peer):
                 for piece in incoming.feed(data):
                     yield piece
             for piece in incoming.end():
                 yield piece
             yield incoming.answer(request)
         finally:
-            self._streams.discard(stream)
-            response.close()
+            self._asked.discard(asked)
+            if asked.response is not None:
+                asked.response.close()
 
-    def _attend(self, response: aiohttp.ClientResponse) -> "_Stream":
+    def _attend(self) -> "_Asked":
         """Watch for its silence, with one timer for all that are open."""
         loop = get_running_loop()
-        stream = _Stream(response, loop.time())
-        self._streams.add(stream)
+        asked = _Asked(loop.time())
+        self._asked.add(asked)
         if self._watch is None:
             self._watch = loop.call_later(self._stall_s / 4, self._end_silent, loop)
-        return stream
+        return asked
 
     def _end_silent(self, loop: AbstractEventLoop) -> None:
         silent_since = loop.time() - self._stall_s
-        for stream in tuple(self._streams):
-            if stream.heard_at < silent_since:
-                stream.stalled = True
-                stream.response.close()
-        self._watch = (
-            loop.call_later(self._stall_s / 4, self._end_silent, loop) if self._streams else None
-        )
+        for asked in tuple(self._asked):
+            if asked.heard_at < silent_since:
+                asked.end()
+        again = self._stall_s / 4
+        self._watch = loop.call_later(again, self._end_silent, loop) if self._asked else None
 
     async def check(self) -> str:
         """Ask for the list of models, within a second."""
@@ -143,11 +142,11 @@ class OpenAI:
             )
         return self._session
 
-    async def _post(self, request: Request, peer: Peer) -> aiohttp.ClientResponse:
+    async def _post(self, request: Request, asked: "_Asked", peer: Peer) -> aiohttp.ClientResponse:
         body = encode(request)
         try:
-            with anyio.fail_after(self._stall_s):
-                return await self._pool().post(
+            with asked.posting:
+                asked.response = await self._pool().post(
                     self._completions,
                     data=body if len(body) < _IN_PARTS_FROM else BytesIO(body),
                     headers=self._headers,
@@ -156,14 +155,19 @@ class OpenAI:
                 )
         except _BROKEN as error:
             raise _broken(peer, error, self._stall_s) from error
+        if asked.response is None:
+            raise _broken(peer, TimeoutError(), self._stall_s)
+        return asked.response
 
-    async def _read(self, stream: "_Stream", incoming: Incoming, peer: Peer) -> bytes:
+    async def _read(
+        self, response: aiohttp.ClientResponse, asked: "_Asked", incoming: Incoming, peer: Peer
+    ) -> bytes:
         """What has arrived, or nothing at the end."""
-        content = stream.response.content
+        content = response.content
         try:
             if not incoming.whole:
                 data = await content.readany()
-                stream.heard_at = get_running_loop().time()
+                asked.heard_at = get_running_loop().time()
                 return data
             if incoming.done and content.at_eof():
                 return b""
@@ -171,20 +175,29 @@ class OpenAI:
                 return await content.readany()
         except _BROKEN as error:
             if not incoming.whole:
-                cause = TimeoutError() if stream.stalled else error
+                cause = TimeoutError() if asked.stalled else error
                 raise _broken(peer, cause, self._stall_s) from error
         return b""
 
 
-class _Stream:
-    """One answer on its way, and when it was last heard of."""
+class _Asked:
+    """One request under way, and when it was last heard of."""
 
-    __slots__ = ("heard_at", "response", "stalled")
+    __slots__ = ("heard_at", "posting", "response", "stalled")
 
-    def __init__(self, response: aiohttp.ClientResponse, heard_at: float) -> None:
-        self.response = response
-        self.heard_at = heard_at
+    def __init__(self, asked_at: float) -> None:
+        self.heard_at = asked_at
+        self.posting = anyio.CancelScope()
+        self.response: aiohttp.ClientResponse | None = None
         self.stalled = False
+
+    def end(self) -> None:
+        """It has been silent for too long."""
+        self.stalled = True
+        if self.response is None:
+            self.posting.cancel()
+        else:
+            self.response.close()
 
 
 def _parse_url(base_url: str) -> URL:

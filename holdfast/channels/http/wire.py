@@ -4,13 +4,15 @@ import msgspec
 
 from holdfast.core.call import CallSettled, CallStarted, Outcome
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record
-from holdfast.core.inbox import InputAdmitted, Mode
+from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Assistant, Message, ToolResult
 from holdfast.core.run import (
     MessageVoided,
+    ModelAnswered,
     RunCancelled,
     RunCompleted,
     RunFailed,
+    RunQueued,
     RunResumed,
     RunStarted,
     Status,
@@ -23,6 +25,8 @@ KEEP_ALIVE = b": keepalive\n\n"
 RETRY = b"retry: 2000\n\n"
 
 _encode = msgspec.json.Encoder().encode
+
+_SILENT = frozenset({InputPromoted, RunQueued, ModelAnswered})  # in every run; no words for them
 
 _LAST_EVENT = {
     "call.started": "tool.started",
@@ -111,6 +115,8 @@ def message_object(message: Message) -> dict[str, object]:
 def frame(record: Record) -> bytes:
     """The record as one SSE frame; empty if the API has no word for it."""
     fact = record.fact
+    if type(fact) in _SILENT:
+        return b""
     if type(fact) is MessageDelta or type(fact) is ReasoningDelta:
         return b'id: %d\ndata: {"event":"%s","run_id":"%s","timestamp":%.6f,"seq":%d,"turn":%d,"delta":%s}\n\n' % (
             record.seq,
@@ -134,6 +140,8 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
     match fact:
         case RunStarted():
             return "run.started", {}
+        case RunCompleted():
+            return "run.completed", {"output": fact.output, "usage": usage_object(fact.usage)}
         case RunResumed(cause=cause):
             return "run.resumed", {"reason": cause or "woken"}
         case InputAdmitted(mode=Mode.STEER, text=text):
@@ -154,8 +162,6 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "error": fact.outcome is not Outcome.OK,
                 "outcome": fact.outcome,
             }
-        case RunCompleted():
-            return "run.completed", {"output": fact.output, "usage": usage_object(fact.usage)}
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
