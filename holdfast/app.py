@@ -168,6 +168,7 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
         home=config.home,
         workspace_roots=tuple(map(Path, config.gateway.workspace_roots)),
         retention_s=config.journal.retention_h * 3600.0,
+        approval_s=config.approval.expiry_s,
         version=__version__,
     )
     try:

@@ -72,6 +72,7 @@ Count = Annotated[int, Meta(ge=1, le=2**31, description="a whole number, at leas
 Size = Annotated[int, Meta(ge=0, le=2**31, description="a whole number, 0 or more")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds, 0 to 86400")]
+Expiry = Annotated[float, Meta(gt=0, le=604800, description="seconds, up to 7 days (604800)")]
 Hours = Annotated[int, Meta(ge=24, le=2**16, description="a whole number of hours, at least 24")]
 Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
 Directories = Annotated[
@@ -144,6 +145,13 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """How long a request for approval waits for an answer."""
+
+    expiry_s: Expiry = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """How much is said on the way."""
 
@@ -163,6 +171,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     recovery: Recovery = field(default_factory=Recovery)
     journal: Journal = field(default_factory=Journal)
+    approval: Approval = field(default_factory=Approval)
     log: Log = field(default_factory=Log)
     model_reason: str = ""  # one line: why this model
     origins: Mapping[str, str] = field(default_factory=dict)  # key → where its value is from
@@ -189,6 +198,7 @@ _SECTIONS: Mapping[str, type] = MappingProxyType(
         "limits": Limits,
         "recovery": Recovery,
         "journal": Journal,
+        "approval": Approval,
         "log": Log,
     }
 )

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, overload
 
+from holdfast.core.approval import ApprovalRequested
 from holdfast.core.events import Record
 from holdfast.core.intents import (
     Answer,
@@ -34,6 +35,7 @@ class RunView(Value):
     status: Status
     stopping: bool
     waiting_for_approval: bool
+    approval: ApprovalRequested | None  # the oldest that waits
     created_at: float
     updated_at: float
     model: str
@@ -87,6 +89,10 @@ class Gateway(Protocol):
 
     async def run(self, by: Principal, run_id: RunId) -> RunView:
         """The run as it stands; refused with `run_not_found` if it is not the caller's."""
+        ...
+
+    async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
+        """Everything of the caller's that waits for an approval, oldest first."""
         ...
 
     async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:

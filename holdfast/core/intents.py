@@ -6,6 +6,7 @@ journal by the time `send` returns, whatever happens to the process afterwards.
 
 from collections.abc import Mapping
 
+from holdfast.core.approval import Choice
 from holdfast.core.messages import Message
 from holdfast.core.types import Owner, RequestId, RunId, SessionId, Value
 
@@ -60,7 +61,7 @@ class Answer(Value):
 
     by: Principal
     run_id: RunId
-    choice: str
+    choice: Choice
     request_id: RequestId | None = None
     every: bool = False
 
@@ -84,7 +85,7 @@ class Steered(Value):
 
 class Answered(Value):
     run_id: RunId
-    choice: str
+    choice: Choice  # what was recorded, which may be less than what was asked for
     resolved: int
 
 

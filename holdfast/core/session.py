@@ -12,10 +12,11 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import inbox, run
+from holdfast.core import approval, call, inbox, run
+from holdfast.core.approval import Approval
 from holdfast.core.inbox import Input, InputAdmitted
 from holdfast.core.run import Run, RunQueued
-from holdfast.core.types import Fact, InputId, RunId, SessionKey, Value
+from holdfast.core.types import CallId, Fact, InputId, RequestId, RunId, SessionKey, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -83,6 +84,7 @@ class Session(msgspec.Struct, frozen=True):
     mark: Mark | None = None
     inputs: Mapping[InputId, Input] = {}  # not yet read
     runs: Mapping[RunId, Run] = {}  # unfinished, in order
+    approvals: Mapping[RequestId, Approval] = {}  # pending, or granted and not yet used
     ended: Run | None = None  # the run that ended last
 
 
@@ -104,13 +106,38 @@ def evolve(session: Session, event: Fact, at: float) -> Session:
             return _evolve_input(session, event)  # it never got a run
         case inbox.InputPromoted() | inbox.InputSuperseded() | inbox.InputRefused():
             return _evolve_run(_evolve_input(session, event), event.run_id, event, at)
+        case approval.ApprovalRequested():
+            asked = {**session.approvals, event.request_id: Approval(event)}
+            return replace(session, approvals=asked)
+        case _ if isinstance(event, _APPROVAL_EVENTS):
+            return _evolve_approval(session, event)
+        case call.CallStarted() | call.CallSettled():
+            return _evolve_run(_use_up(session, event.call_id), event.run_id, event, at)
         case _ if isinstance(event, _RUN_EVENTS):
             return _evolve_run(session, event.run_id, event, at)
-        case _:  # deltas, approvals, deliveries: they have machines of their own
+        case _:  # deltas, deliveries: they have machines of their own, or none
             return session
 
 
 _RUN_EVENTS = run.Event.__args__
+_APPROVAL_EVENTS = approval.Event.__args__
+
+
+def _evolve_approval(session: Session, event: approval.Event) -> Session:
+    before = session.approvals.get(event.request_id)
+    if before is None:
+        raise IllegalTransition(f"{type(event).__name__} for {event.request_id}, not pending")
+    after = approval.evolve(before, event)
+    approvals = {**session.approvals, event.request_id: after}
+    if after.status is not approval.Status.GRANTED:
+        del approvals[event.request_id]
+    return replace(session, approvals=approvals)
+
+
+def _use_up(session: Session, call_id: CallId) -> Session:
+    """A grant is for one start of one call; whatever becomes of the call, it is gone."""
+    kept = {k: a for k, a in session.approvals.items() if a.requested.call_id != call_id}
+    return session if len(kept) == len(session.approvals) else replace(session, approvals=kept)
 
 
 def _evolve_own(session: Session, event: Event) -> Session:

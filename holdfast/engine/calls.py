@@ -6,37 +6,71 @@ Whatever a tool does or raises, its call ends as a result the model can read.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from secrets import token_hex
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import msgspec
 
+from holdfast.core import answers
 from holdfast.core import call as machine
-from holdfast.core.call import Call, CallParked, CallSettled, CallStarted, OnCrash, Outcome
-from holdfast.core.types import Fact, RunId
+from holdfast.core.approval import ApprovalRequested
+from holdfast.core.call import (
+    Call,
+    CallAsked,
+    CallParked,
+    CallSettled,
+    CallStarted,
+    OnCrash,
+    Outcome,
+)
+from holdfast.core.types import Fact, RequestId, RunId
+from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held
 from holdfast.errors import ToolFailed
 from holdfast.journal.journal import Pending
-from holdfast.tools.tool import BlobStore, Context, Done, Effect, Failed, Park, Tool
+from holdfast.tools.tool import (
+    Allowed,
+    BlobStore,
+    Context,
+    Done,
+    Effect,
+    Failed,
+    Forbidden,
+    Park,
+    Permission,
+    Question,
+    Tool,
+)
 
 log = logging.getLogger(__name__)
 
 PREVIEW = 200  # characters of a call that people are shown
 RESULT = 64 * 1024  # characters of a result the model is shown, whatever the tool gave
 
-Say = Callable[[Fact], Pending]
+OPEN_QUESTIONS = 10  # a session may have at once: more would train people to click yes
+
+
+class Say(Protocol):
+    """Append facts for the run whose calls these are."""
+
+    def __call__(self, *facts: Fact) -> Pending: ...
 
 
 class Calls:
     """Settles the calls of one answer after the other."""
 
-    def __init__(self, tools: Iterable[Tool[Any]], blobs: BlobStore) -> None:
+    def __init__(
+        self, tools: Iterable[Tool[Any]], blobs: BlobStore, clock: Clock, approval_s: float
+    ) -> None:
         self._tools: Mapping[str, Tool[Any]] = {t.name: t for t in tools}
         self._blobs = blobs
+        self._clock = clock
+        self._approval_s = approval_s
 
     def on_crash(self, call: Call) -> OnCrash:
         """What the call's tool says about being cut; a tool that is gone says the worst."""
@@ -86,27 +120,71 @@ class Calls:
             )
             say(_settled(run_id, call, Outcome.FAILED, text))
             return
+        context = self._context(held, run_id, call)
+        permission = await _permission(tool, context, arguments)
+        if not self._permitted(held, call, permission, say, run_id):
+            return
         preview = _preview(tool, arguments)
         started = say(
             CallStarted(run_id=run_id, call_id=proposal.call_id, tool=tool.name, preview=preview)
         )
         if tool.effect is not Effect.READ:
             await started.wait()  # recorded before its effect
-        await self._run(held, run_id, call, tool, arguments, say)
+        await self._run(held, context, call, tool, arguments, say)
+
+    def _context(self, held: Held, run_id: RunId, call: Call) -> Context:
+        workspace = Path(held.session.workspace)
+        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Context(held.key, run_id, call.proposal.call_id, workspace, self._blobs)
+
+    def _permitted(
+        self, held: Held, call: Call, permission: Permission, say: Say, run_id: RunId
+    ) -> bool:
+        """Whether the call may start now; if not, it has been asked about or denied."""
+        match permission:
+            case Allowed():
+                return True
+            case Forbidden(text=text):
+                say(_settled(run_id, call, Outcome.DENIED, text))
+            case Question() if call.status is machine.Status.CLEARED:
+                if answers.granted(held.session, call.proposal.call_id, permission.execution):
+                    return True
+                text = "Not run: what would run is no longer what was approved."
+                say(_settled(run_id, call, Outcome.DENIED, text))
+            case Question() if call.status is not machine.Status.PROPOSED:
+                say(_settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
+            case Question() if len(held.session.approvals) >= OPEN_QUESTIONS:
+                text = "Not run: too many questions are open already. Wait for their answers."
+                say(_settled(run_id, call, Outcome.DENIED, text))
+            case Question():
+                say(*self._ask(run_id, call, permission))
+        return False
+
+    def _ask(self, run_id: RunId, call: Call, question: Question) -> tuple[Fact, Fact]:
+        request_id = RequestId(f"apr_{token_hex(12)}")
+        call_id = call.proposal.call_id
+        requested = ApprovalRequested(
+            run_id=run_id,
+            call_id=call_id,
+            request_id=request_id,
+            command=question.command,
+            description=question.description,
+            execution=question.execution,
+            choices=question.choices,
+            expires_at=self._clock.now() + self._approval_s,
+        )
+        return requested, CallAsked(run_id=run_id, call_id=call_id, request_id=request_id)
 
     async def _run(
         self,
         held: Held,
-        run_id: RunId,
+        context: Context,
         call: Call,
         tool: Tool[Any],
         arguments: msgspec.Struct,
         say: Say,
     ) -> None:
-        call_id = call.proposal.call_id
-        workspace = Path(held.session.workspace)
-        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)  # noqa: ASYNC240  microseconds
-        context = Context(held.key, run_id, call_id, workspace, self._blobs)
+        run_id, call_id = context.run_id, context.call_id
         begun = perf_counter()
         outcome: Done | Failed | Park | None = None
         with anyio.move_on_after(tool.timeout_s):
@@ -134,6 +212,16 @@ async def _guarded(
     except Exception as error:
         log.exception("tool raised", extra={"tool": tool.name, "call_id": context.call_id})
         return Failed(f"The tool broke: {type(error).__name__}: {error}")
+
+
+async def _permission(tool: Tool[Any], context: Context, arguments: msgspec.Struct) -> Permission:
+    try:
+        return await tool.permit(context, arguments)
+    except ToolFailed as failed:
+        return Forbidden(str(failed))
+    except Exception as error:
+        log.exception("permit raised", extra={"tool": tool.name, "call_id": context.call_id})
+        return Forbidden(f"The tool broke: {type(error).__name__}: {error}")
 
 
 def _preview(tool: Tool[Any], arguments: msgspec.Struct) -> str:

@@ -7,6 +7,7 @@ serves what can be read, and brings the rest back in the same way.
 """
 
 import logging
+from collections.abc import Callable
 
 import anyio
 
@@ -15,7 +16,7 @@ from holdfast.core.session import OnStart, recover
 from holdfast.core.types import SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
-from holdfast.engine.sessions import Sessions
+from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Journal
 
@@ -34,12 +35,14 @@ class Recovery:
         coordinator: Coordinator,
         clock: Clock,
         policy: OnStart,
+        noticed: Callable[[Held], None],
     ) -> None:
         self._journal = journal
         self._sessions = sessions
         self._coordinator = coordinator
         self._clock = clock
         self._policy = policy
+        self._noticed = noticed
         self._orphans: dict[SessionKey, tuple[OnStart, Cause]] = {}
         self._lost = anyio.Event()
         journal.on_failure(self._failed)
@@ -90,6 +93,8 @@ class Recovery:
                 facts = recover(held.session, policy, held.last_at, cause) if held else ()
                 if held is not None and facts:
                     await self._sessions.append(held, *facts).wait()
+                if held is not None:
+                    self._noticed(held)
         except (JournalUnavailable, Conflict):
             return False
         del self._orphans[key]

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from itertools import count
 from random import random
 
-from holdfast.core import limits, run
+from holdfast.core import answers, limits, run
 from holdfast.core.call import CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.inbox import InputPromoted, InputSuperseded
@@ -87,11 +87,12 @@ class Runner:
                 await self._ask(held, now, turn)
             case run.SettleCalls(calls=calls):
                 await self._calls.settle(
-                    held, now.id, calls, lambda fact: self._say(held, now.id, fact)
+                    held, now.id, calls, lambda *facts: self._say(held, now.id, *facts)
                 )
             case run.AbortCalls(calls=calls):
                 settled = (settling.abort(now.id, c, self._calls.on_crash(c)) for c in calls)
-                self._say(held, now.id, *settled)
+                withdrawn = answers.withdraw(held.session, now.id, now.stop_reason)
+                self._say(held, now.id, *withdrawn, *settled)
             case run.Complete(output=output):
                 done = run.RunCompleted(run_id=now.id, output=output, usage=now.usage)
                 await self._say(held, now.id, done).wait()

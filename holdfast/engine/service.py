@@ -13,7 +13,8 @@ from typing import Any, assert_never, overload
 
 from anyio.abc import TaskGroup
 
-from holdfast.core import call, lifecycle, run, session
+from holdfast.core import answers, call, lifecycle, run, session
+from holdfast.core.approval import ApprovalDenied, ApprovalExpired, ApprovalRequested, Choice
 from holdfast.core.events import TERMINAL, Record
 from holdfast.core.inbox import InputAdmitted, InputSuperseded, Mode
 from holdfast.core.intents import (
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 500  # records a follower reads at once
 RETRY_CONFLICTS = 5
+APPROVALS = 1_000  # unfinished runs that are looked through for what waits
 
 
 class Parts(Value):
@@ -68,6 +70,7 @@ class Parts(Value):
     home: Path
     workspace_roots: tuple[Path, ...]
     retention_s: float
+    approval_s: float  # how long a request for approval waits
     version: str
 
 
@@ -82,12 +85,13 @@ class Service:
         self._journal = parts.journal
         self._live = Live()
         self._lag = timers.Lag(parts.clock)
+        self._expiries = timers.Expiries()
         self._sessions = Sessions(parts.journal, parts.clock)
         defaults = Defaults(parts.model_name, parts.home, parts.workspace_roots)
         self._intake = Intake(parts.journal, self._sessions, parts.clock, parts.limits, defaults)
         runner = Runner(
             self._sessions,
-            Calls(parts.tools, parts.blobs),
+            Calls(parts.tools, parts.blobs, parts.clock, parts.approval_s),
             parts.model,
             parts.model_name,
             [ToolSpec(t.name, t.description, schema(t.arguments)) for t in parts.tools],
@@ -99,7 +103,12 @@ class Service:
             tasks, runner.drive, self._broken, self._orphaned, parts.limits.running
         )
         self._recovery = Recovery(
-            parts.journal, self._sessions, self._coordinator, parts.clock, parts.on_start
+            parts.journal,
+            self._sessions,
+            self._coordinator,
+            parts.clock,
+            parts.on_start,
+            self._notice,
         )
         parts.journal.on_commit(self._committed)
 
@@ -110,6 +119,7 @@ class Service:
         self._tasks.start_soon(self._recovery.tend)
         self._tasks.start_soon(self._lag.watch)
         self._tasks.start_soon(timers.nudge, self._live, self._parts.clock)
+        self._tasks.start_soon(self._expiries.watch, self._parts.clock, self._expire)
         self._tasks.start_soon(
             timers.prune, self._journal, self._parts.clock, self._parts.retention_s
         )
@@ -163,7 +173,23 @@ class Service:
                 raise _no_such_run(run_id)
             return _view_of(held, now)
         row = await self._row(by, run_id)
+        if row.ended_seq is None:
+            async with self._sessions.hold(row.key) as cold:
+                if cold is not None and (waiting := cold.session.runs.get(run_id)) is not None:
+                    return _view_of(cold, waiting)
         return await self._view(row)
+
+    async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
+        """Everything of the caller's that waits for an approval, oldest first."""
+        waiting = frozenset({run.Status.WAITING, run.Status.RUNNING, run.Status.QUEUED})
+        rows = await self._journal.runs(RunFilter(by.owner, waiting, None, APPROVALS, None))
+        found: list[ApprovalRequested] = []
+        for key in dict.fromkeys(row.key for row in rows):
+            async with self._sessions.hold(key) as held:
+                if held is not None:
+                    asked = held.session.approvals.values()
+                    found += [a.requested for a in asked if not a.status.final]
+        return sorted(found, key=lambda a: a.expires_at)
 
     async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
         """A page of runs, and whether there are more."""
@@ -261,6 +287,7 @@ class Service:
             status=row.status,
             stopping=row.stopping,
             waiting_for_approval=row.status is run.Status.WAITING,
+            approval=None,
             created_at=row.created_at,
             updated_at=row.updated_at,
             model=row.model,
@@ -303,12 +330,30 @@ class Service:
 
     async def _answer(self, intent: Answer) -> Answered:
         try:
-            await self._unfinished(intent.by, intent.run_id)
+            key = await self._unfinished(intent.by, intent.run_id)
         except Refused as refused:
             if refused.code == "run_ended":
-                raise Refused("approval_not_active", "The run is over.") from None
+                raise _over() from None
             raise
-        raise Refused("approval_not_pending", "Nothing of this run waits for an approval.")
+        # Only an administrator's word outlives the session; there are none at these doors yet.
+        choice = Choice.SESSION if intent.choice is Choice.ALWAYS else intent.choice
+        given = answers.Given(
+            intent.run_id, choice, intent.by.owner, intent.request_id, intent.every
+        )
+        async with self._sessions.hold(key) as held:
+            if held is None or intent.run_id not in held.session.runs:
+                raise _over()
+            facts, resolved = answers.answer(held.session, given, self._parts.clock.now())
+            await self._sessions.append(held, *facts).wait()
+        return Answered(intent.run_id, choice, resolved)
+
+    async def _expire(self, key: SessionKey) -> None:
+        """What the clock says to requests nobody has answered."""
+        async with self._sessions.hold(key) as held:
+            if held is None:
+                return
+            if facts := answers.expire(held.session, self._parts.clock.now()):
+                await self._sessions.append(held, *facts).wait()
 
     async def _unfinished(self, by: Principal, run_id: RunId) -> SessionKey:
         """The session of a run that has not ended."""
@@ -324,13 +369,22 @@ class Service:
         self._live.publish(records)
         for record in records:
             fact = record.fact
-            if isinstance(fact, RunQueued | RunRequeued | call.CallCleared | StopAsked):
-                if (key := self._sessions.key_of(record.stream)) is None:
-                    continue
-                if isinstance(fact, StopAsked):
-                    self._coordinator.interrupt(key, fact.run_id)
-                else:
+            if not isinstance(fact, _CONSEQUENTIAL):
+                continue
+            if (key := self._sessions.key_of(record.stream)) is None:
+                continue
+            match fact:
+                case ApprovalRequested(expires_at=expires_at):
+                    self._expiries.add(expires_at, key)
+                case StopAsked(run_id=run_id):
+                    self._coordinator.interrupt(key, run_id)
+                case _:
                     self._coordinator.wake(key, first=not isinstance(fact, RunQueued))
+
+    def _notice(self, held: Held) -> None:
+        """A session was found at the start: what it waits for may run out."""
+        for asked in held.session.approvals.values():
+            self._expiries.add(asked.requested.expires_at, held.key)
 
     async def _broken(self, key: SessionKey, error: Exception) -> None:
         """A drive raised what it should not have: the run fails, aloud."""
@@ -356,6 +410,26 @@ class Service:
         self._status = lifecycle.evolve(self._status, change)
 
 
+_CONSEQUENTIAL = (
+    ApprovalRequested,
+    RunQueued,
+    RunRequeued,
+    StopAsked,
+    call.CallCleared,
+    ApprovalDenied,
+    ApprovalExpired,
+)
+
+
+def _oldest(held: Held, run_id: RunId) -> ApprovalRequested | None:
+    waiting = answers.pending(held.session, run_id)
+    return waiting[0].requested if waiting else None
+
+
+def _over() -> Refused:
+    return Refused("approval_not_active", "The run is over.")
+
+
 def _view_of(held: Held, now: Run) -> RunView:
     return RunView(
         run_id=now.id,
@@ -363,6 +437,7 @@ def _view_of(held: Held, now: Run) -> RunView:
         status=now.status,
         stopping=bool(now.stop_reason),
         waiting_for_approval=any(c.status is call.Status.ASKED for c in now.calls.values()),
+        approval=_oldest(held, now.id),
         created_at=now.created_at,
         updated_at=now.updated_at,
         model=now.model,

@@ -1,16 +1,21 @@
 """What is due by the clock: retention, signs of life for silent readers, the loop's lag."""
 
 import logging
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
 
+from holdfast.core.types import SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.live import Live
-from holdfast.journal.journal import Journal
+from holdfast.errors import JournalUnavailable
+from holdfast.journal.journal import Conflict, Journal
 
 log = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 600.0
 LAG_EVERY_S = 1.0
 NUDGE_EVERY_S = 15.0
+EXPIRY_EVERY_S = 1.0
 REQUEST_KEYS_KEPT_S = 24 * 3600.0
 
 
@@ -28,6 +33,29 @@ async def nudge(live: Live, clock: Clock) -> None:
     while True:
         await clock.sleep(NUDGE_EVERY_S)
         live.nudge()
+
+
+class Expiries:
+    """What runs out when. The journal has it all; this is only where to look next."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, SessionKey]] = []
+
+    def add(self, at: float, key: SessionKey) -> None:
+        """Look at the session at that time."""
+        heappush(self._due, (at, key))
+
+    async def watch(self, clock: Clock, expire: Callable[[SessionKey], Awaitable[None]]) -> None:
+        """For as long as the process lives: have sessions looked at when something runs out."""
+        while True:
+            await clock.sleep(EXPIRY_EVERY_S)
+            while self._due and self._due[0][0] <= clock.now():
+                at, key = heappop(self._due)
+                try:
+                    await expire(key)
+                except (JournalUnavailable, Conflict):
+                    heappush(self._due, (at, key))
+                    break
 
 
 class Lag:

@@ -20,7 +20,7 @@ from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 from holdfast.tools import pattern
 from holdfast.tools.gate import MAX_FILE, TEMPORARY, Entry, Gate, shown
-from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool
+from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool, free
 
 MAX_TEXT = 32 * 1024  # bytes to the model
 _ROOM = MAX_TEXT - 512  # the rest is for the note at the end
@@ -361,6 +361,7 @@ TOOLS = (
         timeout_s=30.0,
         run=_reads(list_files),
         preview=lambda asked: shown(asked.path, 100),
+        permit=free,
     ),
     Tool(
         name="read_file",
@@ -371,6 +372,7 @@ TOOLS = (
         timeout_s=30.0,
         run=_reads(read_file),
         preview=lambda asked: shown(asked.path, 100),
+        permit=free,
     ),
     Tool(
         name="write_file",
@@ -381,6 +383,7 @@ TOOLS = (
         timeout_s=30.0,
         run=_writes(write_file),
         preview=lambda asked: f"{shown(asked.path, 100)} ({_lines(asked.content)})",
+        permit=free,
     ),
     Tool(
         name="patch",
@@ -391,6 +394,7 @@ TOOLS = (
         timeout_s=30.0,
         run=_writes(patch),
         preview=lambda asked: f"{shown(asked.path, 100)} ({_lines(asked.old)})",
+        permit=free,
     ),
     Tool(
         name="search_files",
@@ -402,5 +406,6 @@ TOOLS = (
         timeout_s=30.0,
         run=_reads(search_files),
         preview=lambda asked: f"{shown(asked.pattern, 60)} in {shown(asked.path, 100)}",
+        permit=free,
     ),
 )

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.core.approval import Choice
 from holdfast.core.call import Kept, OnCrash
 from holdfast.core.types import CallId, RunId, SessionKey, Value
 
@@ -48,6 +49,28 @@ class Park(Value):
 Outcome = Done | Failed | Park
 
 
+class Allowed(Value):
+    """It may run."""
+
+
+class Question(Value):
+    """It may run if somebody says so, who has seen this."""
+
+    command: str  # exactly what would run, in a form that people can read
+    description: str
+    execution: str  # sha256 of exactly what would run; an approval is for this and nothing else
+    choices: tuple[Choice, ...]
+
+
+class Forbidden(Value):
+    """It may not run, and the model is told so."""
+
+    text: str
+
+
+Permission = Allowed | Question | Forbidden
+
+
 class BlobStore(Protocol):
     """Where big or former things are kept, named by their hash."""
 
@@ -76,6 +99,12 @@ class Tool(Generic[A]):
     timeout_s: float
     run: Callable[[Context, A], Awaitable[Outcome]]
     preview: Callable[[A], str]  # one short line for people: what is it about to do
+    permit: Callable[[Context, A], Awaitable[Permission]]  # asked before it starts, each time
+
+
+async def free(context: Context, arguments: msgspec.Struct) -> Permission:
+    """The permission of tools that need none."""
+    return Allowed()
 
 
 def schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:

@@ -2,14 +2,16 @@
 
 import os
 import threading
+from hashlib import sha256
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import msgspec
 
+from holdfast.core.approval import Choice
 from holdfast.core.call import OnCrash
-from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool
+from holdfast.tools.tool import Context, Done, Effect, Outcome, Permission, Question, Tool, free
 
 
 class Bump(msgspec.Struct):
@@ -82,14 +84,38 @@ def _preview(asked: msgspec.Struct) -> str:
     return str(asked)
 
 
+async def ask_first(context: Context, asked: Bump) -> Permission:
+    """Whatever it is, somebody has to say yes to exactly this."""
+    execution = sha256(f"{asked.path}\0{asked.tag}\0{_seal()}".encode()).hexdigest()
+    choices = (Choice.ONCE, Choice.SESSION, Choice.DENY)
+    return Question(f"bump {asked.tag}", "appends a line", execution, choices)
+
+
+def _seal() -> str:
+    """Something outside that a test can change between the approval and the start."""
+    seal = os.environ.get("TEST_SEAL", "")
+    return Path(seal).read_text() if seal and os.path.exists(seal) else ""
+
+
 TOOLS = (
-    Tool("bump", "Append a line.", Bump, Effect.ACT, OnCrash.UNKNOWN, 10, bump, _preview),
     Tool(
-        "peek", "Append a line, repeatably.", Bump, Effect.READ, OnCrash.REPEAT, 10, peek, _preview
+        "risky", "Append a line.", Bump, Effect.ACT, OnCrash.UNKNOWN, 10, bump, _preview, ask_first
     ),
-    Tool("linger", "Linger.", Bump, Effect.READ, OnCrash.REPEAT, 600, linger, _preview),
-    Tool("hang", "Hang.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, hang, _preview),
-    Tool("wedge", "Wedge.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, wedge, _preview),
-    Tool("die", "Die.", Touch, Effect.ACT, OnCrash.UNKNOWN, 10, die, _preview),
-    Tool("explode", "Explode.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, explode, _preview),
+    Tool("bump", "Append a line.", Bump, Effect.ACT, OnCrash.UNKNOWN, 10, bump, _preview, free),
+    Tool(
+        "peek",
+        "Append a line, repeatably.",
+        Bump,
+        Effect.READ,
+        OnCrash.REPEAT,
+        10,
+        peek,
+        _preview,
+        free,
+    ),
+    Tool("linger", "Linger.", Bump, Effect.READ, OnCrash.REPEAT, 600, linger, _preview, free),
+    Tool("hang", "Hang.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, hang, _preview, free),
+    Tool("wedge", "Wedge.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, wedge, _preview, free),
+    Tool("die", "Die.", Touch, Effect.ACT, OnCrash.UNKNOWN, 10, die, _preview, free),
+    Tool("explode", "Explode.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, explode, _preview, free),
 )

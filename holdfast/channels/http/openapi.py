@@ -20,6 +20,7 @@ _STATUSES = [
 ]
 _RUN_ID = {"name": "run_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _MODEL_ID = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_REQUEST_ID = {"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -64,6 +65,7 @@ class Approved(msgspec.Struct):
     run_id: str
     choice: str
     resolved: int
+    note: str = ""
 
 
 class AnyObject(msgspec.Struct):
@@ -141,6 +143,16 @@ def _paths() -> dict[str, Any]:
         "/v1/runs/{run_id}/approval": {
             "post": _operation(
                 "Answer an approval", Approved, body=ApprovalRequest, parameters=run, errors=(409,)
+            )
+        },
+        "/v1/approvals": {"get": _operation("Everything that waits for an approval", AnyObject)},
+        "/v1/approvals/{request_id}": {
+            "post": _operation(
+                "Answer one request",
+                Approved,
+                body=ApprovalRequest,
+                parameters=[_REQUEST_ID],
+                errors=(409,),
             )
         },
         "/api/sessions/{session_id}/messages": {

@@ -13,22 +13,23 @@ from holdfast.channels.http.bodies import ApprovalRequest, RunRequest, SteerRequ
 from holdfast.channels.http.door import json_response
 from holdfast.channels.http.openapi import document
 from holdfast.channels.http.stream import stream_events
+from holdfast.core.approval import Choice
 from holdfast.core.intents import Answer, Principal, Steer, Stop
 from holdfast.core.run import Status
-from holdfast.core.types import RequestId
+from holdfast.core.types import RequestId, RunId
 from holdfast.errors import Refused
 from holdfast.gateway import Gateway, RunQuery
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _CHOICES = {
-    "once": "once",
-    "approve": "once",
-    "approved": "once",
-    "allow": "once",
-    "session": "session",
-    "always": "always",
-    "deny": "deny",
+    "once": Choice.ONCE,
+    "approve": Choice.ONCE,
+    "approved": Choice.ONCE,
+    "allow": Choice.ONCE,
+    "session": Choice.SESSION,
+    "always": Choice.ALWAYS,
+    "deny": Choice.DENY,
 }
 
 # A status of the API → the statuses of the run it stands for.
@@ -71,11 +72,13 @@ class Routes:
             ("POST", "/v1/runs/{run_id}/stop", self.stop),
             ("POST", "/v1/runs/{run_id}/steer", self.steer),
             ("POST", "/v1/runs/{run_id}/approval", self.approval),
+            ("GET", "/v1/approvals", self.list_approvals),
+            ("POST", "/v1/approvals/{request_id}", self.answer_approval),
             ("GET", "/api/sessions/{session_id}/messages", self.messages),
         ]
 
     async def start_run(self, request: web.Request) -> web.Response:
-        raw = await bodies.read_body(request, self._body_limit, self._body_wait_s)
+        raw = await self._read(request)
         body = bodies.decode(raw, RunRequest)
         key = request.headers.get("Idempotency-Key")
         reply = await self._gateway.send(bodies.submit_of(body, self._by, raw, key))
@@ -125,15 +128,32 @@ class Routes:
 
     async def steer(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        raw = await bodies.read_body(request, self._body_limit, self._body_wait_s)
-        words = bodies.words(bodies.decode(raw, SteerRequest).input)
+        words = bodies.words(bodies.decode(await self._read(request), SteerRequest).input)
         await self._gateway.send(Steer(self._by, run_id, words))
         return json_response({"object": "hermes.run.steer", "run_id": run_id, "accepted": True})
 
     async def approval(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        raw = await bodies.read_body(request, self._body_limit, self._body_wait_s)
-        body = bodies.decode(raw, ApprovalRequest)
+        body = bodies.decode(await self._read(request), ApprovalRequest)
+        request_id = None if body.request_id is None else RequestId(body.request_id)
+        return await self._respond(run_id, body, request_id)
+
+    async def list_approvals(self, request: web.Request) -> web.Response:
+        waiting = await self._gateway.approvals(self._by)
+        data = [wire.approval_object(a) for a in waiting]
+        return json_response({"object": "list", "data": data, "has_more": False})
+
+    async def answer_approval(self, request: web.Request) -> web.Response:
+        request_id = request.match_info["request_id"]
+        body = bodies.decode(await self._read(request), ApprovalRequest)
+        for asked in await self._gateway.approvals(self._by):
+            if asked.request_id == request_id:
+                return await self._respond(asked.run_id, body, asked.request_id)
+        raise Refused("approval_not_pending", "Nothing waits under that id.")
+
+    async def _respond(
+        self, run_id: RunId, body: ApprovalRequest, request_id: RequestId | None
+    ) -> web.Response:
         choice = _CHOICES.get(body.choice.strip().lower())
         if choice is None:
             raise Refused(
@@ -141,18 +161,20 @@ class Routes:
                 "`choice` must be one of once, session, always, deny.",
                 param="choice",
             )
-        request_id = None if body.request_id is None else RequestId(body.request_id)
-        reply = await self._gateway.send(
-            Answer(self._by, run_id, choice, request_id, bodies.truth(body.all))
-        )
-        return json_response(
-            {
-                "object": "hermes.run.approval_response",
-                "run_id": run_id,
-                "choice": reply.choice,
-                "resolved": reply.resolved,
-            }
-        )
+        every = bodies.truth(body.all)
+        reply = await self._gateway.send(Answer(self._by, run_id, choice, request_id, every))
+        answer: dict[str, object] = {
+            "object": "hermes.run.approval_response",
+            "run_id": run_id,
+            "choice": reply.choice,
+            "resolved": reply.resolved,
+        }
+        if reply.choice is not choice:
+            answer["note"] = f"recorded as {reply.choice}: {choice} is for administrators"
+        return json_response(answer)
+
+    async def _read(self, request: web.Request) -> bytes:
+        return await bodies.read_body(request, self._body_limit, self._body_wait_s)
 
     async def messages(self, request: web.Request) -> web.Response:
         session_id = bodies.session_id(request.match_info["session_id"])
@@ -210,7 +232,7 @@ class Routes:
                     "run_events_resume": True,
                     "run_stop": True,
                     "run_steer": True,
-                    "run_approval": False,
+                    "run_approval": True,
                     "idempotency_key": True,
                     "late_delivery": False,
                     "chat_completions": False,

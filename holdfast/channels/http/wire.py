@@ -2,6 +2,12 @@
 
 import msgspec
 
+from holdfast.core.approval import (
+    ApprovalDenied,
+    ApprovalExpired,
+    ApprovalGranted,
+    ApprovalRequested,
+)
 from holdfast.core.call import CallSettled, CallStarted, Outcome
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record
 from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
@@ -29,6 +35,8 @@ _encode = msgspec.json.Encoder().encode
 _SILENT = frozenset({InputPromoted, RunQueued, ModelAnswered})  # in every run; no words for them
 
 _LAST_EVENT = {
+    "call.asked": "approval.request",
+    "call.cleared": "approval.responded",
     "call.started": "tool.started",
     "call.settled": "tool.completed",
     "message.void": "message.void",
@@ -88,7 +96,22 @@ def run_object(view: RunView) -> dict[str, object]:
             pass
     if view.status.final:
         body["usage"] = usage_object(view.usage)
+    if view.approval is not None:
+        body["approval"] = approval_object(view.approval)
     return body
+
+
+def approval_object(asked: ApprovalRequested) -> dict[str, object]:
+    """A request for approval: what would run, why it asks, what may be said to it."""
+    return {
+        "request_id": asked.request_id,
+        "run_id": asked.run_id,
+        "call_id": asked.call_id,
+        "command": asked.command,
+        "description": asked.description,
+        "choices": asked.choices,
+        "expires_at": asked.expires_at,
+    }
 
 
 def message_object(message: Message) -> dict[str, object]:
@@ -166,5 +189,21 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
             return "run.cancelled", {"reason": fact.reason}
+        case _:
+            return _approval_event(fact)
+
+
+def _approval_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    match fact:
+        case ApprovalRequested():
+            asked = approval_object(fact)
+            del asked["run_id"]
+            return "approval.request", asked
+        case ApprovalGranted():
+            return "approval.responded", {"request_id": fact.request_id, "choice": fact.choice}
+        case ApprovalDenied():
+            return "approval.responded", {"request_id": fact.request_id, "choice": "deny"}
+        case ApprovalExpired():
+            return "approval.expired", {"request_id": fact.request_id}
         case _:
             return None

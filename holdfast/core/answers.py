@@ -1,0 +1,114 @@
+"""Answers to what a session's calls wait for: given by somebody, by the clock, or by the end.
+
+Each function says which facts an answer makes, or why it makes none; nothing here does
+anything. A call that was asked for is cleared by a grant, and settled as denied by
+anything else. A request that was answered, or that ran out, can not be answered again.
+"""
+
+from holdfast.core import approval
+from holdfast.core.approval import Approval, Choice
+from holdfast.core.call import CallCleared, CallSettled, Outcome
+from holdfast.core.session import Session
+from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId, Value
+from holdfast.errors import Refused
+
+DENIED_TEXT = "Not run: it was not approved. Do not try another way to the same effect; ask."
+EXPIRED_TEXT = "Not run: nobody approved it in time."
+
+
+class Given(Value):
+    """What somebody said to which requests of which run."""
+
+    run_id: RunId
+    choice: Choice
+    by: Owner
+    request_id: RequestId | None  # None: the oldest
+    every: bool
+
+
+def pending(session: Session, run_id: RunId) -> tuple[Approval, ...]:
+    """What of a run waits for an approval, oldest first."""
+    return tuple(
+        a for a in session.approvals.values() if a.requested.run_id == run_id and not a.status.final
+    )
+
+
+def granted(session: Session, call_id: CallId, execution: str) -> bool:
+    """Whether exactly this execution of this call has been approved, and not been used yet."""
+    return any(
+        a.status is approval.Status.GRANTED
+        and a.requested.call_id == call_id
+        and a.requested.execution == execution
+        for a in session.approvals.values()
+    )
+
+
+def answer(session: Session, given: Given, now: float) -> tuple[tuple[Fact, ...], int]:
+    """The facts an answer makes, and to how many requests it is one; or a refusal."""
+    waiting = pending(session, given.run_id)
+    if given.request_id is not None:
+        waiting = tuple(a for a in waiting if a.requested.request_id == given.request_id)
+    chosen = waiting if given.every else waiting[:1]
+    facts: list[Fact] = []
+    resolved = 0
+    for asked in chosen:
+        match approval.decide(asked, given.choice, now):
+            case approval.Accept():
+                facts.extend(_accepted(session, asked, given))
+                resolved += 1
+            case approval.NotOffered():
+                offered = ", ".join(asked.requested.choices)
+                raise Refused(
+                    "invalid_approval_choice",
+                    f"This request offers {offered}; not {given.choice}.",
+                    param="choice",
+                )
+            case _:  # it ran out; the clock will say so
+                pass
+    if not resolved:
+        raise Refused("approval_not_pending", "Nothing of this run waits for that approval.")
+    return tuple(facts), resolved
+
+
+def _accepted(session: Session, asked: Approval, given: Given) -> tuple[Fact, ...]:
+    request = asked.requested
+    if given.choice is Choice.DENY:
+        denied = approval.ApprovalDenied(
+            run_id=request.run_id, request_id=request.request_id, by=given.by
+        )
+        return (denied, _denied(session, asked, DENIED_TEXT))
+    granted = approval.ApprovalGranted(
+        run_id=request.run_id, request_id=request.request_id, choice=given.choice, by=given.by
+    )
+    return (granted, CallCleared(run_id=request.run_id, call_id=request.call_id))
+
+
+def expire(session: Session, now: float) -> tuple[Fact, ...]:
+    """What the time `now` means for requests nobody has answered."""
+    facts: list[Fact] = []
+    for asked in session.approvals.values():
+        request = asked.requested
+        if not asked.status.final and now >= request.expires_at:
+            expired = approval.ApprovalExpired(run_id=request.run_id, request_id=request.request_id)
+            facts += [expired, _denied(session, asked, EXPIRED_TEXT)]
+    return tuple(facts)
+
+
+def withdraw(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
+    """What the end of a run means for the requests it leaves behind."""
+    return tuple(
+        approval.ApprovalWithdrawn(run_id=run_id, request_id=a.requested.request_id, reason=reason)
+        for a in pending(session, run_id)
+    )
+
+
+def _denied(session: Session, asked: Approval, text: str) -> CallSettled:
+    request = asked.requested
+    call = session.runs[request.run_id].calls[request.call_id]
+    return CallSettled(
+        run_id=request.run_id,
+        call_id=request.call_id,
+        tool=call.proposal.tool,
+        outcome=Outcome.DENIED,
+        text=text,
+    )
