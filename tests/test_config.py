@@ -97,6 +97,8 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         low_water_mb = 0
         ballast_mb = 0
         retention_h = 48
+        [approval]
+        expiry_s = 60
         [log]
         level = "debug"
         """,
@@ -130,7 +132,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         (
             "zzz = 1",
             "FILE: unknown key zzz",
-            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [log]",
+            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [log]",
         ),
         (
             "[log]\nzzz = 1",

@@ -48,7 +48,7 @@ async def test_capabilities_name_what_there_is_and_what_there_is_not(it: Gateway
     assert (status, body["object"]) == (200, "hermes.api_server.capabilities")
     assert all(isinstance(value, bool) for value in body["features"].values())
     assert body["features"]["runs"] and body["features"]["run_events_resume"]
-    assert not body["features"]["run_approval"] and not body["features"]["chat_completions"]
+    assert body["features"]["run_approval"] and not body["features"]["chat_completions"]
     for endpoint in body["endpoints"]:
         method, path = endpoint.split(" ")
         path = re.sub(r"{.*?}", "x", path)

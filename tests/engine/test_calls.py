@@ -16,7 +16,7 @@ from holdfast.core.run import RunCompleted, Status
 from holdfast.engine.calls import PREVIEW, RESULT
 from holdfast.errors import ToolFailed
 from holdfast.tools import tool as tools
-from holdfast.tools.tool import Context, Done, Effect, Failed, Park, Tool
+from holdfast.tools.tool import Context, Done, Effect, Failed, Park, Tool, free
 from tests.engine.workshop import (
     ME,
     PATIENCE_S,
@@ -48,7 +48,7 @@ def made(
     timeout_s: float = 60.0,
     preview: Callable[[Name], str] = lambda asked: f"name {asked.name}",
 ) -> Tool[Name]:
-    return Tool(name, "A tool.", Name, effect, on_crash, timeout_s, run, preview)
+    return Tool(name, "A tool.", Name, effect, on_crash, timeout_s, run, preview, free)
 
 
 def settled(records: list[Record]) -> list[CallSettled]:

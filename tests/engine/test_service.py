@@ -32,7 +32,7 @@ from holdfast.core.types import Fact, RunId, SessionId
 from holdfast.engine.service import Service
 from holdfast.errors import Overflow, Refused, Rejected, Transient
 from holdfast.models.model import Answer, Piece, Request, Text
-from holdfast.tools.tool import Context, Done, Effect, Tool
+from holdfast.tools.tool import Context, Done, Effect, Tool, free
 from tests.engine.loop import ShuffledLoop
 from tests.engine.workshop import (
     ME,
@@ -107,7 +107,7 @@ async def _act(context: Context, asked: Nothing) -> Done:
     return Done("acted")
 
 
-ACT = Tool("act", "Act.", Nothing, Effect.ACT, OnCrash.UNKNOWN, 60, _act, lambda _: "")
+ACT = Tool("act", "Act.", Nothing, Effect.ACT, OnCrash.UNKNOWN, 60, _act, lambda _: "", free)
 
 
 class Race:
@@ -378,7 +378,7 @@ async def test_a_call_cut_by_a_crash_is_not_run_again_and_the_model_is_told(tmp_
         await anyio.sleep_forever()
         return Done("never")
 
-    tool = Tool("once", "Act.", Nothing, Effect.ACT, OnCrash.UNKNOWN, 60, once, lambda _: "")
+    tool = Tool("once", "Act.", Nothing, Effect.ACT, OnCrash.UNKNOWN, 60, once, lambda _: "", free)
     model = Told()
     async with serving(tmp_path, model, tools=[tool]) as service:
         run_id = await submit(service, "go")

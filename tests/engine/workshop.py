@@ -183,6 +183,7 @@ def parts(
         home=directory,
         workspace_roots=(),
         retention_s=86_400.0,
+        approval_s=600.0,
         version="test",
     )
 
