@@ -29,10 +29,11 @@ import anyio.abc
 from holdfast import __version__, observe, plugins
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
-from holdfast.config import Config, api_key
+from holdfast.config import Config, api_key, known_secrets
 from holdfast.core.intents import Principal
 from holdfast.core.lifecycle import Reason, Supervisor, exit_code
 from holdfast.core.limits import Limits
+from holdfast.core.redaction import Redactor
 from holdfast.core.run import Cause
 from holdfast.core.types import OPERATOR
 from holdfast.engine.service import Parts, Service
@@ -55,6 +56,7 @@ CLOSE_S = 2.0
 MB = 1024 * 1024
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_PR_SET_DUMPABLE = 4  # sys/prctl.h
 
 
 class SystemClock:
@@ -141,6 +143,8 @@ def _boot_id() -> str:
 @asynccontextmanager
 async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]]:
     """The engine over the home's journal, recovered. Its tasks end with the block."""
+    redactor = Redactor(known_secrets(config))
+    observe.hide(redactor)
     blobs = Blobs(config.home)
     tools = plugins.find_tools(config.plugins)
     model = build_model(config)
@@ -170,6 +174,7 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
         retention_s=config.journal.retention_h * 3600.0,
         approval_s=config.approval.expiry_s,
         version=__version__,
+        redactor=redactor,
     )
     try:
         async with anyio.create_task_group() as tasks:
@@ -218,6 +223,7 @@ async def _open_doors(config: Config, service: Service, doors: AsyncExitStack, *
 async def embedded(config: Config, lock: Lock) -> AsyncIterator[Path]:
     """The engine inside this process, serving only the unix socket, whose path it yields."""
     os.umask(0o077)
+    _harden()
     try:
         async with _engine(config) as (service, _), AsyncExitStack() as doors:
             await _open_doors(config, service, doors, tcp=False)
@@ -234,9 +240,11 @@ def run_gateway(config: Config) -> int:
     """Serve until a signal; the exit code. Does not return while anything still hangs."""
     observe.setup(config.log.level)
     os.umask(0o077)
+    _harden()
     _raise_fd_limit()
     _tune_allocator()
     wait_for_lock(config.home)
+    api_key(config)  # made before the engine, which must know what to keep quiet about
     return anyio.run(_serve, config, backend_options={"debug": False})
 
 
@@ -299,6 +307,19 @@ def _exit(code: int) -> None:
     os._exit(code)
 
 
+def _harden() -> None:
+    """Keep our memory to ourselves: no core file, no look into it by others of the same user.
+
+    Nor into the environment we were started with: /proc/self/environ keeps showing it, whatever
+    was removed since, but of an undumpable process only to root. A child that calls exec is
+    dumpable again.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:  # Linux only
+        prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def _raise_fd_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -326,4 +347,4 @@ def _tune_collector() -> None:
 
 def _say(line: str) -> None:
     with suppress(OSError):  # whoever read us may have left: no reason to leave, too
-        print(line, file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal
+        print(observe.clean(line), file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal

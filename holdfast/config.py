@@ -14,6 +14,7 @@ import secrets
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -255,8 +256,16 @@ class _Given:
 
 
 def from_process(overrides: Mapping[str, str]) -> Config:
-    """The configuration of this process; `overrides` are the flags, by key."""
-    return load(os.environ, overrides)
+    """The configuration of this process; `overrides` are the flags, by key.
+
+    Secrets leave the environment with it, so that no child inherits them. (Linux still
+    shows the environment a process was started with in /proc; see `holdfast.app` for that.)
+    """
+    config = load(os.environ, overrides)
+    for name, key in ENVIRONMENT.items():
+        if SETTINGS[key].meta.extra:
+            os.environ.pop(name, None)
+    return config
 
 
 def process_home() -> Path:
@@ -459,6 +468,15 @@ def shown(config: Config) -> Iterator[tuple[str, object, str]]:
         section, _, name = key.rpartition(".")
         owner = getattr(config, section) if section else config
         yield key, getattr(owner, name), config.origins[key]
+
+
+def known_secrets(config: Config) -> list[str]:
+    """Everything that must not be seen anywhere; of a generated key, if there is one by now."""
+    found = [value.reveal() for _, value, _ in shown(config) if isinstance(value, Secret)]
+    if config.gateway.api_key is None and (config.home / KEY_FILE).exists():
+        with suppress(Misconfigured):  # no key; whoever needs one will say so
+            found.append(api_key(config).reveal())
+    return found
 
 
 def api_key(config: Config) -> Secret:

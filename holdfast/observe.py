@@ -1,7 +1,8 @@
 """Logging: one JSON object a line, a constant message plus fields.
 
 Said once, where it is handled: `log.warning("run gave up", extra={"run_id": …})`.
-No secrets and no message bodies: those are in the journal, or nowhere.
+No message bodies: those are in the journal. No secrets: whatever a library or an
+exception puts into a line, what is known to be one is taken out of it.
 """
 
 import json
@@ -9,6 +10,8 @@ import logging
 import logging.handlers
 import sys
 from pathlib import Path
+
+from holdfast.core.redaction import Redactor
 
 log = logging.getLogger("holdfast")
 
@@ -20,6 +23,10 @@ _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "t
 class JsonLines(logging.Formatter):
     """A record as one line of JSON; whatever was passed as `extra` becomes fields."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.redactor = Redactor(())
+
     def format(self, record: logging.LogRecord) -> str:  # type: ignore[explicit-override]  # 3.12
         line: dict[str, object] = {
             "at": round(record.created, 3),
@@ -29,7 +36,23 @@ class JsonLines(logging.Formatter):
         line |= {k: v for k, v in record.__dict__.items() if k not in _OWN}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        clean = self.redactor.clean
+        line = {k: clean(v) if isinstance(v, str) else v for k, v in line.items()}
+        # And the whole of it: nothing that comes into it, by whatever way, is forgotten.
+        return clean(json.dumps(line, ensure_ascii=False, default=str))
+
+
+_LINES = JsonLines()
+
+
+def hide(redactor: Redactor) -> None:
+    """From now on no line shows what `redactor` knows."""
+    _LINES.redactor = redactor
+
+
+def clean(text: str) -> str:
+    """`text` as a line of the log would show it."""
+    return _LINES.redactor.clean(text)
 
 
 def setup(level: str, file: Path | None = None) -> None:
@@ -41,7 +64,7 @@ def setup(level: str, file: Path | None = None) -> None:
         handler = logging.handlers.RotatingFileHandler(
             file, maxBytes=1_000_000, backupCount=1, encoding="utf-8", delay=True
         )
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(_LINES)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)  # other people's libraries

@@ -387,3 +387,32 @@ async def test_whoever_needs_the_key_at_the_same_time_gets_the_same_one(home: Pa
             tasks.start_soon(need)
     assert len({key.reveal() for key in keys}) == 1
     assert os.listdir(home) == ["api_key"]
+
+
+@pytest.mark.fault("F-39")
+def test_every_secret_is_known_also_the_generated_one_once_it_is_there(home: Path) -> None:
+    config = load_file(home, '[openai]\napi_key = "sk-from-the-file"\n')
+    assert configuration.known_secrets(config) == ["sk-from-the-file"]
+    assert not (home / "api_key").exists()
+    generated = configuration.api_key(config).reveal()
+    assert configuration.known_secrets(config) == ["sk-from-the-file", generated]
+    own = load_file(home, "", {"HOLDFAST_API_KEY": "0123456789abcdef", "OPENAI_API_KEY": "sk-env"})
+    assert configuration.known_secrets(own) == ["sk-env", "0123456789abcdef"]
+    (home / "api_key").write_text("short\n")
+    assert configuration.known_secrets(load_file(home, "")) == []
+
+
+@pytest.mark.fault("F-39")
+def test_secrets_leave_the_environment_and_nothing_else_does(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+    monkeypatch.setenv("HOLDFAST_API_KEY", "0123456789abcdef")
+    monkeypatch.setenv("HOLDFAST_PORT", "1234")
+    before = dict(os.environ)
+    config = configuration.from_process({})
+    gone = {"OPENAI_API_KEY", "HOLDFAST_API_KEY"}
+    assert dict(os.environ) == {k: v for k, v in before.items() if k not in gone}
+    assert configuration.known_secrets(config) == ["sk-env", "0123456789abcdef"]
+    assert config.gateway.port == 1234

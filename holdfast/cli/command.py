@@ -48,6 +48,12 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs")
+    audit = commands.add_parser("audit", help="who allowed what, and whether that is all of it")
+    audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
+    audit.add_argument("--run", metavar="RUN", help="only what concerns this run")
+    audit.add_argument("--last", metavar="N", type=int, default=50, help="how many (default 50)")
+    audit.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    audit.set_defaults(handler="holdfast.cli.audit")
     return top
 
 
@@ -112,7 +118,7 @@ def _explain(error: BaseException) -> int:
 def _confess(error: BaseException) -> str:
     from holdfast import config, observe  # noqa: PLC0415  start-up budget
 
-    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    what = observe.clean(f"{type(error).__name__}: {error}".splitlines()[0])
     file = config.process_home() / observe.CLI_LOG
     try:
         observe.setup("warning", file)

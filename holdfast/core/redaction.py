@@ -33,8 +33,8 @@ SHORTEST = 8
 REDACTED = "[redacted]"
 
 _HEAD = 4  # characters that make a place worth a second look
-# Names of places, not texts: changed, they would lead elsewhere.
-_PLACES = frozenset({"workspace", "cwd", "path", "blob", "fingerprint"})
+# Names of things, not texts: changed, they would name something else.
+_NAMES = frozenset({"workspace", "cwd", "path", "blob", "fingerprint", "execution"})
 
 S = TypeVar("S", bound=msgspec.Struct)
 V = TypeVar("V")
@@ -99,7 +99,7 @@ class Redactor:
         return shown[:limit]
 
     def cleaned(self, struct: S) -> S:
-        """`struct` with every text in it clean; itself if it was. Ids and places are no texts."""
+        """`struct` with every text in it clean; itself if it was. Ids and paths are no texts."""
         if not self._known.longest:
             return struct
         changed: dict[str, object] = {}
@@ -170,8 +170,10 @@ def _forms(secret: str) -> Iterator[str]:
     """How `secret` may be written."""
     raw = secret.encode("utf-8", "surrogatepass")
     yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    for ensure_ascii in (True, False):
+        inner = json.dumps(secret, ensure_ascii=ensure_ascii)[1:-1]
+        yield inner
+        yield json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]  # JSON within JSON
     yield raw.hex()
     yield raw.hex().upper()
     every = "".join(f"%{byte:02X}" for byte in raw)
@@ -193,7 +195,7 @@ def _nothing(text: str, at: int = 0) -> None:
 @cache
 def _texts(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields that hold texts, or things that may."""
-    return tuple(f.name for f in fields(kind) if f.name not in _PLACES and _may_tell(f.type))
+    return tuple(f.name for f in fields(kind) if f.name not in _NAMES and _may_tell(f.type))
 
 
 def _may_tell(kind: object) -> bool:

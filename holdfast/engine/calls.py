@@ -28,6 +28,7 @@ from holdfast.core.call import (
     OnCrash,
     Outcome,
 )
+from holdfast.core.redaction import Redactor
 from holdfast.core.types import Fact, RequestId, RunId
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held
@@ -65,12 +66,18 @@ class Calls:
     """Settles the calls of one answer after the other."""
 
     def __init__(
-        self, tools: Iterable[Tool[Any]], blobs: BlobStore, clock: Clock, approval_s: float
+        self,
+        tools: Iterable[Tool[Any]],
+        blobs: BlobStore,
+        clock: Clock,
+        approval_s: float,
+        redactor: Redactor,
     ) -> None:
         self._tools: Mapping[str, Tool[Any]] = {t.name: t for t in tools}
         self._blobs = blobs
         self._clock = clock
         self._approval_s = approval_s
+        self._redactor = redactor
 
     def on_crash(self, call: Call) -> OnCrash:
         """What the call's tool says about being cut; a tool that is gone says the worst."""
@@ -110,7 +117,7 @@ class Calls:
         if tool is None:
             names = ", ".join(sorted(self._tools))
             text = f"There is no tool called {proposal.tool!r}. There are: {names}."
-            say(_settled(run_id, call, Outcome.FAILED, text))
+            say(self._settled(run_id, call, Outcome.FAILED, text))
             return
         try:
             arguments = msgspec.json.decode(proposal.arguments or "{}", type=tool.arguments)
@@ -118,13 +125,13 @@ class Calls:
             text = (
                 f"The arguments do not fit {proposal.tool}: {error}. Call it again with them right."
             )
-            say(_settled(run_id, call, Outcome.FAILED, text))
+            say(self._settled(run_id, call, Outcome.FAILED, text))
             return
         context = self._context(held, run_id, call)
         permission = await _permission(tool, context, arguments)
         if not self._permitted(held, call, permission, say, run_id):
             return
-        preview = _preview(tool, arguments)
+        preview = _preview(tool, arguments, self._redactor)
         started = say(
             CallStarted(run_id=run_id, call_id=proposal.call_id, tool=tool.name, preview=preview)
         )
@@ -145,7 +152,7 @@ class Calls:
             case Allowed():
                 return True
             case Forbidden(text=text):
-                say(_settled(run_id, call, Outcome.DENIED, text))
+                say(self._settled(run_id, call, Outcome.DENIED, text))
             case Question() if call.status is machine.Status.CLEARED:
                 if answers.granted(held.session, call.proposal.call_id, permission.execution):
                     return True
@@ -192,14 +199,22 @@ class Calls:
         duration = perf_counter() - begun
         match outcome:
             case Done(text=text, kept=kept):
-                fact = _settled(run_id, call, Outcome.OK, text, duration)
+                fact = self._settled(run_id, call, Outcome.OK, text, duration)
                 say(msgspec.structs.replace(fact, kept=kept, cwd=held.session.workspace))
             case Failed(text=text):
-                say(_settled(run_id, call, Outcome.FAILED, text, duration))
+                say(self._settled(run_id, call, Outcome.FAILED, text, duration))
             case Park(reason=reason):
                 say(CallParked(run_id=run_id, call_id=call_id, reason=_plain(reason)))
             case None:
                 say(_timed_out(run_id, call, tool, duration))
+
+    def _settled(
+        self, run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
+    ) -> CallSettled:
+        """The result, as far as it fits. Clean before it is cut: nobody would find half a secret."""
+        if (more := len(text) - RESULT) > 0:
+            text = f"{self._redactor.cut(text, RESULT)}\n[cut: {more} more characters]"
+        return _settled(run_id, call, outcome, text, duration_s)
 
 
 async def _guarded(
@@ -224,9 +239,9 @@ async def _permission(tool: Tool[Any], context: Context, arguments: msgspec.Stru
         return Forbidden(f"The tool broke: {type(error).__name__}: {error}")
 
 
-def _preview(tool: Tool[Any], arguments: msgspec.Struct) -> str:
+def _preview(tool: Tool[Any], arguments: msgspec.Struct, redactor: Redactor) -> str:
     try:
-        return _plain(tool.preview(arguments)[:PREVIEW])
+        return _plain(redactor.cut(tool.preview(arguments), PREVIEW))
     except Exception:
         log.exception("preview raised", extra={"tool": tool.name})
         return ""
@@ -240,8 +255,6 @@ def _plain(text: str) -> str:
 def _settled(
     run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
 ) -> CallSettled:
-    if len(text) > RESULT:
-        text = f"{text[:RESULT]}\n[cut: {len(text) - RESULT} more characters]"
     return CallSettled(
         run_id=run_id,
         call_id=call.proposal.call_id,

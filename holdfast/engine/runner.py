@@ -7,6 +7,7 @@ through this loop alike; it does not know which it is, the fold does.
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import count
 from random import random
 
@@ -15,6 +16,7 @@ from holdfast.core.call import CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.inbox import InputPromoted, InputSuperseded
 from holdfast.core.limits import GiveUp, Limits, TryAgain
+from holdfast.core.redaction import Redactor
 from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunFailed
 from holdfast.core.session import current
 from holdfast.core.types import Fact, RunId
@@ -48,6 +50,7 @@ class Runner:
         clock: Clock,
         budget: Limits,
         admitting: Callable[[], bool],
+        redactor: Redactor,
     ) -> None:
         self._sessions = sessions
         self._calls = calls
@@ -57,6 +60,7 @@ class Runner:
         self._clock = clock
         self._limits = budget
         self._admitting = admitting
+        self._redactor = redactor
 
     async def drive(self, drive: Drive) -> None:
         """Perform steps until there is nothing to do but wait for somebody's fact."""
@@ -154,22 +158,35 @@ class Runner:
             return
 
     async def _stream(self, held: Held, run_id: RunId, turn: int, request: Request) -> Answer:
+        text, thought = self._redactor.stream(), self._redactor.stream()
+        tell = partial(self._tell, held, run_id, turn)
         async with aclosing(self._model.stream(request)) as pieces:
             async for piece in pieces:
                 match piece:
-                    case Text(text=text):
-                        self._tell(held, MessageDelta(run_id=run_id, turn=turn, text=text))
-                    case Reasoning(text=text):
-                        self._tell(held, ReasoningDelta(run_id=run_id, turn=turn, text=text))
+                    case Text():
+                        tell(MessageDelta, text.feed(piece.text))
+                    case Reasoning():
+                        tell(ReasoningDelta, thought.feed(piece.text))
                     case Answer():
+                        tell(ReasoningDelta, thought.flush())
+                        tell(MessageDelta, text.flush())
                         return piece
         raise Transient("the model's stream ended without an answer")
 
-    def _tell(self, held: Held, delta: MessageDelta | ReasoningDelta) -> None:
-        now = held.session.runs.get(delta.run_id)
+    def _tell(
+        self,
+        held: Held,
+        run_id: RunId,
+        turn: int,
+        kind: type[MessageDelta] | type[ReasoningDelta],
+        text: str,
+    ) -> None:
+        if not text:
+            return
+        now = held.session.runs.get(run_id)
         if now is None or now.status is run.Status.INTERRUPTED:
             raise Cut
-        self._sessions.delta(held, delta)
+        self._sessions.delta(held, kind(run_id=run_id, turn=turn, text=text))
 
     async def _try_again(
         self, held: Held, run_id: RunId, turn: int, attempt: int, error: Transient

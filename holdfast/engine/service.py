@@ -32,6 +32,7 @@ from holdfast.core.intents import (
 )
 from holdfast.core.limits import Limits
 from holdfast.core.messages import Message
+from holdfast.core.redaction import Redactor
 from holdfast.core.run import Run, RunQueued, RunRequeued, StopAsked
 from holdfast.core.types import Fact, InputId, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine import drain, timers
@@ -72,6 +73,7 @@ class Parts(Value):
     retention_s: float
     approval_s: float  # how long a request for approval waits
     version: str
+    redactor: Redactor
 
 
 class Service:
@@ -86,18 +88,19 @@ class Service:
         self._live = Live()
         self._lag = timers.Lag(parts.clock)
         self._expiries = timers.Expiries()
-        self._sessions = Sessions(parts.journal, parts.clock)
+        self._sessions = Sessions(parts.journal, parts.clock, parts.redactor)
         defaults = Defaults(parts.model_name, parts.home, parts.workspace_roots)
         self._intake = Intake(parts.journal, self._sessions, parts.clock, parts.limits, defaults)
         runner = Runner(
             self._sessions,
-            Calls(parts.tools, parts.blobs, parts.clock, parts.approval_s),
+            Calls(parts.tools, parts.blobs, parts.clock, parts.approval_s, parts.redactor),
             parts.model,
             parts.model_name,
             [ToolSpec(t.name, t.description, schema(t.arguments)) for t in parts.tools],
             parts.clock,
             parts.limits,
             lambda: self._coordinator.admitting,
+            parts.redactor,
         )
         self._coordinator = Coordinator(
             tasks, runner.drive, self._broken, self._orphaned, parts.limits.running
@@ -148,6 +151,7 @@ class Service:
     async def send(self, intent: Answer) -> Answered: ...
     async def send(self, intent: Intent) -> Reply:
         """Turn an intent into facts, or refuse it."""
+        intent = self._parts.redactor.cleaned(intent)
         for _ in range(RETRY_CONFLICTS):
             try:
                 match intent:

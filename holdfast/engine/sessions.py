@@ -1,7 +1,7 @@
 """The folds in memory: what may be lost, because the journal can tell it again.
 
 A session that is driven or asked about is *held*: its fold and its transcript evolve
-with each fact as it is enqueued. Deciding and enqueueing happen here with no await in
+with each fact as it is enqueued, and no fact is enqueued with a secret in it. Deciding and enqueueing happen here with no await in
 between, so nothing can come between a decision and its record. A failed commit voids
 every fold; whoever held one loads it again. Idle sessions stay for a while, so that a
 long conversation is not read anew for each turn.
@@ -17,6 +17,7 @@ from holdfast.core import run as run_machine
 from holdfast.core import session as session_machine
 from holdfast.core.events import Delta
 from holdfast.core.history import MESSAGE_FACTS, Transcript
+from holdfast.core.redaction import Redactor
 from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunInterrupted
 from holdfast.core.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
@@ -58,9 +59,10 @@ class Held:
 class Sessions:
     """Every session in memory, by key, by stream and by unfinished run."""
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(self, journal: Journal, clock: Clock, redactor: Redactor | None = None) -> None:
         self._journal = journal
         self._clock = clock
+        self._redactor = redactor or Redactor(())
         self._held: dict[SessionKey, Held] = {}
         self._idle: OrderedDict[SessionKey, None] = OrderedDict()
         self._by_stream: dict[int, SessionKey] = {}
@@ -111,6 +113,7 @@ class Sessions:
         if held.void:
             raise JournalUnavailable("the session was voided by a failed commit; load it again")
         now = self._clock.now()
+        facts = tuple(map(self._redactor.cleaned, facts))
         before, after = held.session, held.session
         for fact in facts:
             after = session_machine.evolve(after, fact, now)

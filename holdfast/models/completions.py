@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.redaction import Redactor
 from holdfast.core.types import CallId, Usage, Value
 from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
 from holdfast.models.model import Answer, Reasoning, Request, Text
@@ -224,7 +225,7 @@ class Peer(Value):
 
     def _excerpt(self, text: str) -> str:
         if self.key:
-            text = text.replace(self.key, "[key]")
+            text = Redactor([self.key]).clean(text.replace(self.key, "[key]"))  # before it is cut
         text = " ".join(text.split())
         return f' "{text[:200]}{"…" if len(text) > 200 else ""}"' if text else ""
 

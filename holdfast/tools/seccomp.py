@@ -182,6 +182,7 @@ NUMBERS: Mapping[str, tuple[int | None, int | None]] = MappingProxyType(
         "swapon": (167, 224),
         "sysfs": (139, None),
         "syslog": (103, 116),
+        "truncate": (76, 45),
         "umount2": (166, 39),
         "unshare": (272, 97),
         "uselib": (134, None),

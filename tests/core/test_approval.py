@@ -1,11 +1,15 @@
-"""One request, one answer: the first in time counts, and silence expires."""
+"""One request, one answer: the first in time counts, silence expires, and little goes unasked."""
 
+import msgspec
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from holdfast.core.approval import (
+    EXPIRY_S,
+    GRANT_S,
     Accept,
     Approval,
     ApprovalDenied,
@@ -13,15 +17,30 @@ from holdfast.core.approval import (
     ApprovalGranted,
     ApprovalRequested,
     ApprovalWithdrawn,
+    Ask,
     Choice,
+    Deny,
+    Door,
     Event,
+    ExecutionContext,
+    Grant,
+    Ground,
+    Level,
+    Mode,
     NotOffered,
+    Principal,
+    Role,
+    Run,
     Status,
     TooLate,
     decide,
+    decide_execution,
     evolve,
+    grants,
 )
-from holdfast.core.types import OPERATOR, CallId, RequestId, RunId
+from holdfast.core.execution import ExecutionRequest, Opaque, Operator, Parsed, Wants
+from holdfast.core.rules import Host, Kind, Line, Permission, Rule
+from holdfast.core.types import OPERATOR, CallId, Owner, RequestId, RunId, SessionId, SessionKey
 from holdfast.errors import IllegalTransition
 
 RUN, REQUEST = RunId("run"), RequestId("request")
@@ -136,3 +155,255 @@ TestQuestion = Question.TestCase
 TestQuestion.settings = settings(
     max_examples=100, phases=set(Phase) - {Phase.explain}, deadline=None
 )
+
+
+SESSION = SessionKey(OPERATOR, SessionId("s"))
+USER = frozenset({Role.RUN})
+BUILD = Parsed((("make", "all"),))
+REQUEST_TO_BUILD = ExecutionRequest(
+    what=BUILD,
+    cwd="/w/src",
+    programs={"make": "/usr/bin/make", "ls": "/usr/bin/ls"},
+    files={},
+    environment={},
+    stdin="",
+    profile=("L2",),
+    wants=Wants(),
+    purpose="",
+)
+THIS_LINE = Line(what=BUILD, cwd="/w/src", programs=dict(REQUEST_TO_BUILD.programs))
+SCRIPT = replace(REQUEST_TO_BUILD, what=Opaque("make > log", "it has a redirect"))
+LISTING = replace(REQUEST_TO_BUILD, what=Parsed((("ls", "-la"),)))
+CONTEXT = ExecutionContext(
+    principal=Principal(OPERATOR, USER),
+    session=SESSION,
+    door=Door("terminal", True, 600.0),
+    mode=Mode.ASK,
+    level=Level.L2,
+    workspace="/w",
+    git_is_safe=False,
+    grants=(),
+    standing=(),
+    open_prompts=0,
+    now=1_000.0,
+)
+ADMINISTRATOR = replace(CONTEXT, principal=Principal(OPERATOR, frozenset({Role.ADMIN})))
+SANDBOXED = replace(ADMINISTRATOR, mode=Mode.SANDBOXED)
+ONCE_OR_NOT = (Choice.ONCE, Choice.DENY)
+
+
+def asked(request: ExecutionRequest, context: ExecutionContext) -> Ask:
+    decision = decide_execution(request, context)
+    assert isinstance(decision, Ask)
+    return decision
+
+
+def grant(permission: Permission, **other: object) -> Grant:
+    given = Grant(permission=permission, session=SESSION, user=OPERATOR, expires_at=2_000.0)
+    return replace(given, **other)
+
+
+def test_what_no_rule_knows_is_asked_and_offers_exactly_itself() -> None:
+    ask = asked(REQUEST_TO_BUILD, CONTEXT)
+    assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
+    assert ask.offers == (THIS_LINE,)
+    assert ask.command == "make all"
+    assert "exactly make all in /w/src (programs: /usr/bin/ls, /usr/bin/make)" in ask.description
+    assert "Sandbox: L2" in ask.description
+    assert ask.expires_at == 1_600.0
+
+
+def test_always_is_offered_to_an_administrator_only() -> None:
+    assert asked(REQUEST_TO_BUILD, ADMINISTRATOR).choices == tuple(Choice)
+
+
+def test_a_question_waits_seven_days_at_most() -> None:
+    chat = replace(CONTEXT, door=Door("chat", True, 1e9))
+    assert asked(REQUEST_TO_BUILD, chat).expires_at == 1_000.0 + EXPIRY_S
+
+
+def test_a_script_can_be_allowed_once_or_not_at_all() -> None:
+    ask = asked(SCRIPT, ADMINISTRATOR)
+    assert (ask.choices, ask.offers) == (ONCE_OR_NOT, ())
+    assert "run a script (it has a redirect)" in ask.description
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        replace(REQUEST_TO_BUILD, stdin="0" * 64),
+        replace(REQUEST_TO_BUILD, environment={"LD_PRELOAD": "./x.so"}),
+    ],
+)
+def test_a_line_with_an_input_or_environment_of_its_own_is_no_line_to_grant(
+    request_: ExecutionRequest,
+) -> None:
+    granted = replace(CONTEXT, standing=(THIS_LINE,))
+    assert decide_execution(REQUEST_TO_BUILD, granted) == Run(Ground.GRANTED)
+    assert asked(request_, granted).choices == ONCE_OR_NOT
+
+
+def test_a_harmless_command_runs_but_not_with_an_environment_of_its_own() -> None:
+    assert decide_execution(LISTING, CONTEXT) == Run(Ground.HARMLESS)
+    asked(replace(LISTING, environment={"LD_PRELOAD": "./x.so"}), CONTEXT)
+    quiet = replace(LISTING, environment={"LANG": "C"})
+    assert decide_execution(quiet, CONTEXT) == Run(Ground.HARMLESS)
+
+
+def test_one_unknown_command_in_a_line_makes_the_line_unknown() -> None:
+    both = Parsed((("ls",), ("make", "all")), (Operator.AND,))
+    assert asked(replace(REQUEST_TO_BUILD, what=both), CONTEXT).command == "ls && make all"
+
+
+@pytest.mark.parametrize("request_", [REQUEST_TO_BUILD, SCRIPT, LISTING])
+def test_without_a_sandbox_everything_asks_whatever_was_granted(
+    request_: ExecutionRequest,
+) -> None:
+    bare = replace(SANDBOXED, level=Level.L0, standing=(THIS_LINE,))
+    ask = asked(request_, bare)
+    assert ask.choices == ONCE_OR_NOT and not ask.offers
+    assert ask.description.startswith("UNSANDBOXED\n")
+
+
+@pytest.mark.fault("F-35")
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("request_", [REQUEST_TO_BUILD, SCRIPT, LISTING])
+def test_where_nobody_can_answer_it_is_denied_where_it_would_be_asked(
+    request_: ExecutionRequest, level: Level
+) -> None:
+    here = replace(CONTEXT, level=level)
+    shut = replace(here, door=Door("chat completions", False, 600.0))
+    decision = decide_execution(request_, shut)
+    if isinstance(decide_execution(request_, here), Ask):
+        assert isinstance(decision, Deny) and "chat completions" in decision.reason
+    else:
+        assert decision == Run(Ground.HARMLESS)
+
+
+def test_ten_questions_may_be_open_and_no_more() -> None:
+    asked(REQUEST_TO_BUILD, replace(CONTEXT, open_prompts=9))
+    full = replace(CONTEXT, open_prompts=10)
+    assert isinstance(decide_execution(REQUEST_TO_BUILD, full), Deny)
+    assert decide_execution(LISTING, full) == Run(Ground.HARMLESS)
+
+
+@pytest.mark.parametrize("roles", [frozenset(), frozenset({Role.READ, Role.APPROVE})])
+def test_who_may_not_run_runs_nothing(roles: frozenset[Role]) -> None:
+    nobody = replace(CONTEXT, principal=Principal(OPERATOR, roles))
+    assert isinstance(decide_execution(LISTING, nobody), Deny)
+
+
+@pytest.mark.parametrize("request_", [REQUEST_TO_BUILD, SCRIPT])
+def test_where_the_operator_says_so_a_strong_sandbox_is_enough(request_: ExecutionRequest) -> None:
+    for level in (Level.L2, Level.L3):
+        at_level = replace(SANDBOXED, level=level)
+        assert decide_execution(request_, at_level) == Run(Ground.CONFINED)
+    asked(request_, replace(SANDBOXED, level=Level.L1))
+    asked(request_, replace(SANDBOXED, principal=Principal(OPERATOR, USER)))
+
+
+def test_a_script_that_hides_something_asks_in_any_sandbox() -> None:
+    asked(replace(SCRIPT, what=Opaque("ls \u202e x", "hidden")), SANDBOXED)
+    lines = replace(SCRIPT, what=Opaque("for i in 1; do\n\tls\ndone", "more than one line"))
+    assert decide_execution(lines, SANDBOXED) == Run(Ground.CONFINED)
+
+
+@pytest.mark.parametrize(
+    ("wants", "told"),
+    [
+        (Wants(writable=("/home/me/it",)), "write to /home/me/it"),
+        (Wants(unsandboxed=True), "run outside of the sandbox"),
+        (Wants(detach=True), "live on when the gateway stops"),
+    ],
+)
+@pytest.mark.parametrize("request_", [LISTING, REQUEST_TO_BUILD, SCRIPT])
+def test_what_reaches_beyond_the_sandbox_is_asked_every_time(
+    request_: ExecutionRequest, wants: Wants, told: str
+) -> None:
+    ask = asked(replace(request_, wants=wants), SANDBOXED)
+    assert ask.choices == ONCE_OR_NOT and told in ask.description
+    assert ask.description.startswith("UNSANDBOXED") is wants.unsandboxed
+
+
+def test_a_host_can_be_granted_to_a_session_even_for_a_script_that_needs_nothing_else() -> None:
+    fetching = replace(SCRIPT, wants=Wants(hosts=("pypi.org",)))
+    ask = asked(fetching, SANDBOXED)
+    assert ask.offers == (Host(name="pypi.org"),) and Choice.SESSION in ask.choices
+    assert "the network host pypi.org" in ask.description
+    with_host = replace(SANDBOXED, grants=(grant(Host(name="pypi.org")),))
+    assert decide_execution(fetching, with_host) == Run(Ground.CONFINED)
+    assert asked(fetching, replace(with_host, mode=Mode.ASK)).choices == ONCE_OR_NOT
+
+
+@pytest.mark.parametrize(
+    ("other", "holds"),
+    [
+        ({}, True),
+        ({"expires_at": 1_000.1}, True),
+        ({"expires_at": 1_000.0}, False),
+        ({"expires_at": 1_000.0 + GRANT_S + 1}, False),
+        ({"user": Owner("eve")}, False),
+        ({"session": SessionKey(OPERATOR, SessionId("t"))}, False),
+        ({"session": SessionKey(Owner("eve"), SessionId("s"))}, False),
+    ],
+)
+def test_a_grant_holds_for_its_session_its_user_and_its_time(
+    other: dict[str, object], holds: bool
+) -> None:
+    context = replace(CONTEXT, grants=(grant(THIS_LINE, **other),))
+    decision = decide_execution(REQUEST_TO_BUILD, context)
+    assert (decision == Run(Ground.GRANTED)) is holds
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"what": Parsed((("make", "install"),))},
+        {"cwd": "/w"},
+        {"programs": {"make": "/w/make", "ls": "/usr/bin/ls"}},
+        {"what": Parsed((("make", "all"), ("make", "all")), (Operator.THEN,))},
+    ],
+)
+def test_a_granted_line_covers_nothing_but_itself(changed: dict[str, object]) -> None:
+    asked(replace(REQUEST_TO_BUILD, **changed), replace(CONTEXT, standing=(THIS_LINE,)))
+
+
+def test_a_rule_of_the_operator_counts_beside_those_that_are_built_in() -> None:
+    rule = Rule(exe="make", rest=Kind.TEXT, program="/usr/bin/make")
+    context = replace(CONTEXT, standing=(rule,))
+    both = replace(REQUEST_TO_BUILD, what=Parsed((("ls",), ("make", "all")), (Operator.AND,)))
+    assert decide_execution(both, context) == Run(Ground.GRANTED)
+
+
+def test_git_is_asked_about_unless_it_is_safe() -> None:
+    status = replace(LISTING, what=Parsed((("git", "status"),)), programs={"git": "/usr/bin/git"})
+    asked(status, CONTEXT)
+    safe = replace(CONTEXT, git_is_safe=True)
+    assert decide_execution(status, safe) == Run(Ground.HARMLESS)
+
+
+def test_a_session_answer_grants_what_was_offered_for_eight_hours() -> None:
+    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="pypi.org")))
+    given = grants(offered, Choice.SESSION, SESSION, OPERATOR, 1_000.0)
+    assert [g.permission for g in given] == list(offered.offers)
+    assert {g.expires_at for g in given} == {1_000.0 + GRANT_S}
+    assert decide_execution(REQUEST_TO_BUILD, replace(CONTEXT, grants=given)) == Run(Ground.GRANTED)
+    for choice in (Choice.ONCE, Choice.ALWAYS, Choice.DENY):
+        assert grants(offered, choice, SESSION, OPERATOR, 1_000.0) == ()
+
+
+def test_what_was_offered_and_granted_can_be_written_down_and_read_back() -> None:
+    rule = Rule(exe="make", flags=frozenset({"-k"}), valued={"-j": Kind.NUMBER})
+    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="pypi.org"), rule))
+    encoded = msgspec.json.encode(offered)
+    assert msgspec.json.decode(encoded, type=ApprovalRequested) == offered
+    given = grant(THIS_LINE)
+    assert msgspec.json.decode(msgspec.json.encode(given), type=Grant) == given
+
+
+def test_what_the_model_says_is_marked_cut_and_cannot_look_like_ours() -> None:
+    ask = asked(replace(REQUEST_TO_BUILD, purpose="Sandbox: L3\nApproved\u202e"), CONTEXT)
+    *_, said = ask.description.split("\n")
+    assert said == "The model says, unverified: Sandbox: L3\\u{a}Approved\\u{202e}"
+    long = asked(replace(REQUEST_TO_BUILD, purpose="x" * 10_000), CONTEXT)
+    assert long.description.endswith("x…") and len(long.description) < 1_000

@@ -17,6 +17,7 @@ from holdfast.core.events import Record
 from holdfast.core.intents import Principal, Stop, Submit
 from holdfast.core.limits import Limits
 from holdfast.core.messages import Message, Proposal
+from holdfast.core.redaction import Redactor
 from holdfast.core.session import OnStart
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionId, Usage, kind
 from holdfast.engine.clock import Clock
@@ -169,6 +170,7 @@ def parts(
     clock: Clock | None = None,
     limits: Limits | None = None,
     on_start: OnStart = OnStart.RESUME,
+    redactor: Redactor | None = None,
 ) -> Parts:
     """What a service is made of, with the test's own where it brings something."""
     return Parts(
@@ -185,6 +187,7 @@ def parts(
         retention_s=86_400.0,
         approval_s=600.0,
         version="test",
+        redactor=redactor or Redactor(()),
     )
 
 

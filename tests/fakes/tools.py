@@ -1,6 +1,8 @@
 """Tools for tests, loaded by a real gateway as a plugin. Their effects can be counted outside."""
 
+import ctypes
 import os
+import resource
 import threading
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +13,7 @@ import msgspec
 
 from holdfast.core.approval import Choice
 from holdfast.core.call import OnCrash
+from holdfast.errors import ToolFailed
 from holdfast.tools.tool import Context, Done, Effect, Outcome, Permission, Question, Tool, free
 
 
@@ -80,6 +83,32 @@ async def explode(context: Context, asked: Touch) -> Outcome:
     return Done("never")
 
 
+class Blurt(msgspec.Struct):
+    path: str
+    how: str = "say"
+
+
+async def blurt(context: Context, asked: Blurt) -> Outcome:
+    """Tell what is in a file: as a result, as a failure or as an accident."""
+    text = Path(asked.path).read_text()  # noqa: ASYNC240  a few bytes
+    match asked.how:
+        case "fail":
+            raise ToolFailed(text)
+        case "raise":
+            raise RuntimeError(text)
+        case _:
+            return Done(text)
+
+
+async def exposed(context: Context, asked: Touch) -> Outcome:
+    """What a child of the gateway is given, and who may look into the gateway itself."""
+    child = await anyio.run_process(["/usr/bin/env"])
+    dumpable = ctypes.CDLL(None).prctl(3)  # PR_GET_DUMPABLE
+    core = resource.getrlimit(resource.RLIMIT_CORE)
+    names = sorted(line.partition("=")[0] for line in child.stdout.decode().splitlines())
+    return Done(f"child: {' '.join(names)}; dumpable: {dumpable}; core: {core[0]} of {core[1]}")
+
+
 def _preview(asked: msgspec.Struct) -> str:
     return str(asked)
 
@@ -114,6 +143,8 @@ TOOLS = (
         free,
     ),
     Tool("linger", "Linger.", Bump, Effect.READ, OnCrash.REPEAT, 600, linger, _preview, free),
+    Tool("blurt", "Tell.", Blurt, Effect.READ, OnCrash.REPEAT, 10, blurt, _preview, free),
+    Tool("exposed", "Look.", Touch, Effect.READ, OnCrash.REPEAT, 10, exposed, _preview, free),
     Tool("hang", "Hang.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, hang, _preview, free),
     Tool("wedge", "Wedge.", Touch, Effect.ACT, OnCrash.UNKNOWN, 600, wedge, _preview, free),
     Tool("die", "Die.", Touch, Effect.ACT, OnCrash.UNKNOWN, 10, die, _preview, free),
