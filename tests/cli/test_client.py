@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import take_lock
 from holdfast.cli.client import connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.wire import Submission
 from holdfast.config import load
+from holdfast.lock import take_lock
 
 pytestmark = pytest.mark.anyio
 
