@@ -69,9 +69,11 @@ async def _talk(config: Config, errand: Errand, screen: Screen) -> int:
 async def _answer(client: Client, errand: Errand, screen: Screen, signals: Signals) -> Errand:
     """One line's run. Returns the errand that the next line goes on from."""
     try:
-        run_id = await run.unless_interrupted(signals, lambda: run.submit(client, errand, screen))
+        run_id = await run.despite_interrupt(signals, lambda: run.submit(client, errand, screen))
         if run_id is not None:
-            errand = replace(errand, told=True)
+            if not errand.told:
+                await run.tell_model(client, run_id, errand, screen)
+                errand = replace(errand, told=True)
             await run.follow(client, run_id, screen, signals)
             session = (await client.status(run_id)).session_id
             errand = _say(errand, session_id=session)

@@ -96,32 +96,32 @@ def _read_stdin(*, waiting: bool) -> str:
 async def _run(config: Config, errand: Errand, screen: Screen) -> int:
     async with connect(config, screen.note) as client:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
-            run_id = await unless_interrupted(signals, lambda: submit(client, errand, screen))
+            run_id = await despite_interrupt(signals, lambda: submit(client, errand, screen))
             if run_id is None:
-                raise Exit(Code.INTERRUPTED, "interrupted before the run was accepted")
+                raise Exit(Code.INTERRUPTED, "interrupted; the run may have been accepted")
+            await tell_model(client, run_id, errand, screen)
             return await follow(client, run_id, screen, signals)
 
 
 async def submit(client: Client, errand: Errand, screen: Screen) -> str:
-    """Hand in the words and say what the user should know about the model; the run's id."""
+    """Hand in the words; the id of the run that they have become."""
     submission = errand.submission
     if submission.model:
         if not await served_model(client):
             await client.runs()  # somebody serves from here on, if only we ourselves
         await check_model(client, submission)
     try:
-        run_id = await client.submit(submission)
+        return await client.submit(submission)
     except WorkspaceFixed as refusal:
         if errand.insists:
             raise
         screen.note(f"not here: {refusal}")
-        run_id = await client.submit(msgspec.structs.replace(submission, workspace=""))
-    if not errand.told:
-        _tell_model((await client.status(run_id)).model, errand.expected, screen)
-    return run_id
+        return await client.submit(msgspec.structs.replace(submission, workspace=""))
 
 
-def _tell_model(used: str, expected: str, screen: Screen) -> None:
+async def tell_model(client: Client, run_id: str, errand: Errand, screen: Screen) -> None:
+    """Say what the user should know about the model that is at work."""
+    used, expected = (await client.status(run_id)).model, errand.expected
     if expected and used != expected:
         screen.note(f"not {expected}: whoever owns the home serves {used}")
     elif used.partition("/")[0] == "offline":
@@ -196,16 +196,41 @@ def _code(ending: Event | None, *, stopped: bool) -> Code:
             return Code.FAILED
 
 
+async def despite_interrupt(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
+    """What `work` returns; a Ctrl-C meanwhile is for whatever is next, a second one leaves."""
+    result: T | None = None
+    heard = 0
+    async with anyio.create_task_group() as tasks:
+
+        async def listen() -> None:
+            nonlocal heard
+            async for _ in signals:
+                heard += 1
+                if heard == 2:
+                    tasks.cancel_scope.cancel()
+
+        tasks.start_soon(listen)
+        result = await work()
+        tasks.cancel_scope.cancel()
+    if result is not None and heard:
+        signal.raise_signal(signal.SIGINT)
+    return result
+
+
 async def unless_interrupted(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
     """What `work` returns, or None if Ctrl-C comes first."""
     result: T | None = None
+    interrupted = anyio.Event()
     async with anyio.create_task_group() as tasks:
 
         async def leave() -> None:
             await anext(signals)
+            interrupted.set()
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(leave)
         result = await work()
         tasks.cancel_scope.cancel()
+    if result is not None and interrupted.is_set():
+        signal.raise_signal(signal.SIGINT)  # both came at once: it is for whatever is next
     return result

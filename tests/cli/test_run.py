@@ -13,6 +13,8 @@ from tests.fakes.model_server import (
     Abort,
     ModelServer,
     Wait,
+    call,
+    calls,
     finish,
     refuse,
     say,
@@ -100,9 +102,10 @@ async def test_a_model_that_refuses_for_good_is_exit_code_4(
 
 
 async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> None:
-    server.then(stream(token_of("thinking"), Wait()))
+    server.then(calls(call("list_files", "{}")), stream(token_of("thinking"), Wait()))
     async with place.started("run", "do it") as process:
-        await server.asked(1)
+        await read_until(process.stderr, "→ list_files")
+        await server.asked(2)
         process.send_signal(signal.SIGINT)
         err = await read_all(process.stderr)
         assert await process.wait() == 130
@@ -110,14 +113,24 @@ async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> 
     assert "the run was stopped" in err
 
 
-async def test_a_second_interrupt_leaves_at_once_and_says_how_to_come_back(
+async def test_an_interrupt_is_not_lost_whenever_it_comes(
     place: Place, server: ModelServer
 ) -> None:
     server.then(stream(token_of("thinking"), Wait()))
+    async with place.started("run", "do it") as process:
+        await server.asked(1)  # just when the run's id comes back
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+
+
+async def test_a_second_interrupt_leaves_at_once_and_says_how_to_come_back(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(calls(call("list_files", "{}")), stream(token_of("thinking"), Wait()))
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
-        async with place.started("run", "--json", "do it") as client:
-            await read_until(client.stdout, "thinking")
+        async with place.started("run", "do it") as client:
+            await read_until(client.stderr, "→ list_files")
             gateway.send_signal(signal.SIGSTOP)
             client.send_signal(signal.SIGINT)
             await read_until(client.stderr, "stopping")

@@ -88,7 +88,9 @@ def test_on_a_terminal_void_words_are_called_void_and_what_counts_comes_again(
     assert "does not count" in capsys.readouterr().err
 
 
-def test_anywhere_else_void_words_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_anywhere_else_void_words_are_not_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show(Plain(), *VOID_THEN_GOOD)
     out, err = capsys.readouterr()
     assert out == "Hello\n"
