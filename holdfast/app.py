@@ -10,7 +10,6 @@ to be correct: a shutdown is a crash with courtesy.
 """
 
 import ctypes
-import fcntl
 import gc
 import logging
 import os
@@ -19,9 +18,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from select import select
+from socket import gaierror
 
 import anyio
 import anyio.abc
@@ -35,11 +36,12 @@ from holdfast.core.lifecycle import Reason, Supervisor, exit_code
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import Cause
-from holdfast.core.types import OPERATOR
+from holdfast.core.types import OPERATOR, RunId
 from holdfast.engine.service import Parts, Service
 from holdfast.errors import Misconfigured
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.lock import SOCKET, Lock, wait_for_lock
 from holdfast.models.model import Model
 from holdfast.models.offline import Offline
 from holdfast.models.openai import OpenAI
@@ -47,12 +49,11 @@ from holdfast.models.scripted import Scripted
 
 log = logging.getLogger(__name__)
 
-SOCKET = "run/front.sock"
-LOCK = "run/lock"
 JOURNAL = "journal.db"
 
 EXIT_AFTER_DRAIN_S = 9.0  # the net below the promise of drain + 10 s
 CLOSE_S = 2.0
+LINGER_S = 8.0  # for runs of other terminals to finish, before ours hands them over
 MB = 1024 * 1024
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -71,57 +72,16 @@ class SystemClock:
         await anyio.sleep(seconds)
 
 
-class Lock:
-    """The home's lock. The kernel lets go of it when the process ends, however it ends."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        """Let somebody else own the home."""
-        os.close(self._descriptor)
-
-
-def take_lock(home: Path) -> Lock | None:
-    """The lock, if nobody has it."""
-    descriptor = _open_lock(home)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return _locked(descriptor)
-
-
-def wait_for_lock(home: Path) -> Lock:
-    """The lock, as soon as whoever has it ends. Says so if that is not now."""
-    if (lock := take_lock(home)) is not None:
-        return lock
-    descriptor = _open_lock(home)
-    owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
-    _say(f"Another Holdfast (pid {owner}) owns {home}; waiting for it to end.")
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return _locked(descriptor)
-
-
-def _open_lock(home: Path) -> int:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (home / "run").mkdir(mode=0o700, exist_ok=True)
-    return os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _locked(descriptor: int) -> Lock:
-    """The pid is for people who wonder; nothing reads it to decide."""
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return Lock(descriptor)
-
-
 def build_model(config: Config) -> Model:
     """The configured model."""
     match config.provider:
         case "openai":
             key = config.openai.api_key
+            if key is None and config.origins.get("openai.base_url", "default") == "default":
+                raise Misconfigured(
+                    f"the model is {config.model} and there is no key for {config.openai.base_url}",
+                    "set OPENAI_API_KEY, or OPENAI_BASE_URL to a server that needs none",
+                )
             return OpenAI(
                 config.openai.base_url,
                 key.reveal() if key is not None else "",
@@ -142,7 +102,7 @@ def _boot_id() -> str:
 
 @asynccontextmanager
 async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]]:
-    """The engine over the home's journal, recovered. Its tasks end with the block."""
+    """The engine over the home's journal, not started yet. Its tasks end with the block."""
     redactor = Redactor(known_secrets(config))
     observe.hide(redactor)
     blobs = Blobs(config.home)
@@ -179,7 +139,6 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
     try:
         async with anyio.create_task_group() as tasks:
             service = Service(parts, tasks)
-            await service.start()
             try:
                 yield service, journal
             finally:
@@ -191,47 +150,71 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
             await journal.aclose()
 
 
-async def _open_doors(config: Config, service: Service, doors: AsyncExitStack, *, tcp: bool) -> str:
-    """Serve the operator's socket and, if asked for, the network; the address of the latter."""
+async def _serve_operator(
+    config: Config, service: Service, doors: AsyncExitStack, handover: Callable[[], None] | None
+) -> None:
+    """Open the operator's own door: the unix socket in the home."""
+    door = Door(Principal(OPERATOR, "cli"))
     body = config.limits.body_mb * MB, config.limits.body_s
-    own = Door(Principal(OPERATOR, "cli"))
-    unix = await doors.enter_async_context(serving(application(service, own, *body)))
-    address = ""
-    if tcp:
-        gateway = config.gateway
-        door = Door(
-            Principal(OPERATOR, "api_server"),
-            key_hash(api_key(config).reveal()),
-            LOCAL_HOSTS | {gateway.host.lower()} | {h.lower() for h in gateway.allowed_hosts},
-            frozenset(gateway.allowed_origins),
-        )
-        network = await doors.enter_async_context(serving(application(service, door, *body)))
-        try:
-            port = await listen_tcp(network, gateway.host, gateway.port)
-        except OSError as error:
-            raise Misconfigured(
-                f"cannot listen on {gateway.host}:{gateway.port}: {error.strerror or error}",
-                "end what listens there, or choose another port with --port or HOLDFAST_PORT",
-            ) from None
-        host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
-        address = f"http://{host}:{port}"
-    await listen_unix(unix, config.home / SOCKET)
-    return address
+    app = application(service, door, *body, handover)
+    runner = await doors.enter_async_context(serving(app))
+    await listen_unix(runner, config.home / SOCKET)
+
+
+async def _serve_network(config: Config, service: Service, doors: AsyncExitStack) -> str:
+    """Open the network's door, behind the key; its address."""
+    gateway = config.gateway
+    door = Door(
+        Principal(OPERATOR, "api_server"),
+        key_hash(api_key(config).reveal()),
+        LOCAL_HOSTS | {gateway.host.lower()} | {h.lower() for h in gateway.allowed_hosts},
+        frozenset(gateway.allowed_origins),
+    )
+    body = config.limits.body_mb * MB, config.limits.body_s
+    runner = await doors.enter_async_context(serving(application(service, door, *body, None)))
+    try:
+        port = await listen_tcp(runner, gateway.host, gateway.port)
+    except gaierror:
+        raise Misconfigured(
+            f"cannot listen on {gateway.host}: no such name", "set gateway.host or --host"
+        ) from None
+    except OSError as error:
+        raise Misconfigured(
+            f"cannot listen on {gateway.host}:{gateway.port}: {error.strerror or error}",
+            "end what listens there, or choose another port with --port or HOLDFAST_PORT",
+        ) from None
+    host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
+    return f"http://{host}:{port}"
 
 
 @asynccontextmanager
-async def embedded(config: Config, lock: Lock) -> AsyncIterator[Path]:
-    """The engine inside this process, serving only the unix socket, whose path it yields."""
+async def embedded(
+    config: Config, lock: Lock, only: frozenset[RunId]
+) -> AsyncIterator[anyio.Event]:
+    """The engine inside this process, serving only the unix socket.
+
+    It brings back `only` the runs it came for: it will not stay. What it yields is set when
+    somebody better wants the home; then the block should end.
+    """
     os.umask(0o077)
     _harden()
+    wanted = anyio.Event()
     try:
-        async with _engine(config) as (service, _), AsyncExitStack() as doors:
-            await _open_doors(config, service, doors, tcp=False)
+        async with (
+            _engine(config) as (service, journal),
+            anyio.create_task_group() as watching,
+            AsyncExitStack() as doors,
+        ):
+            await _serve_operator(config, service, doors, wanted.set)
+            lock.describe("terminal", "")
+            watching.start_soon(_end_if_broken, journal)
+            await service.start(only)
             try:
-                yield config.home / SOCKET
+                yield wanted
             finally:
                 with anyio.CancelScope(shield=True):
-                    await service.stop(0, Cause.TERMINAL)
+                    await service.stop(0 if wanted.is_set() else LINGER_S, Cause.TERMINAL)
+                watching.cancel_scope.cancel()
     finally:
         lock.release()
 
@@ -243,18 +226,22 @@ def run_gateway(config: Config) -> int:
     _harden()
     _raise_fd_limit()
     _tune_allocator()
-    wait_for_lock(config.home)
+    lock = wait_for_lock(config.home, _say)  # until the process ends
     api_key(config)  # made before the engine, which must know what to keep quiet about
-    return anyio.run(_serve, config, backend_options={"debug": False})
+    return anyio.run(_serve, config, lock, backend_options={"debug": False})
 
 
-async def _serve(config: Config) -> int:
+async def _serve(config: Config, lock: Lock) -> int:
     code = exit_code(Reason.STOP, Supervisor.NONE)
     async with _engine(config) as (service, journal):
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
-            address = await _open_doors(config, service, doors, tcp=True)
-            _tune_collector()
+            # The doors first: what keeps them from opening must not cost anybody a run.
+            address = await _serve_network(config, service, doors)
+            await _serve_operator(config, service, doors, None)
+            lock.describe("gateway", address)
             watching.start_soon(_end_if_broken, journal)
+            await service.start()
+            _tune_collector()
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 _say(f"Holdfast {__version__} ready on {address} (model {config.model})")
                 received = await anext(aiter(signals))
@@ -293,7 +280,7 @@ async def _end_if_broken(journal: SqliteJournal) -> None:
 
 def _arm_exit(after_s: float) -> None:
     """Whatever hangs: the process is gone by then."""
-    timer = threading.Timer(after_s, _exit, (exit_code(Reason.STOP, Supervisor.NONE),))
+    timer = threading.Timer(after_s, os._exit, (exit_code(Reason.STOP, Supervisor.NONE),))
     timer.daemon = True
     timer.start()
 
@@ -346,5 +333,7 @@ def _tune_collector() -> None:
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # whoever read us may have left: no reason to leave, too
-        print(observe.clean(line), file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal
+    """A line for the operator. Whoever reads us may have left, or read no more: then not."""
+    with suppress(OSError, ValueError):
+        if select([], [sys.stderr], [], 0)[1]:
+            print(observe.clean(line), file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal

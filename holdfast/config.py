@@ -42,6 +42,10 @@ ENVIRONMENT = MappingProxyType(
     }
 )
 
+# Those that set no key, and those that are for tests.
+_OTHER_VARIABLES = ("HOLDFAST_HOME", "HOLDFAST_DEBUG")
+_TEST_VARIABLES = ("HOLDFAST_TORTURE_", "HOLDFAST_FUZZ_", "HOLDFAST_RESTARTS")
+
 _SOCKET_ROOM = 103 - len("/run/front.sock")  # what the system leaves for a socket's address
 
 
@@ -233,7 +237,7 @@ _EXAMPLES = MappingProxyType(
         "model": "openai/gpt-5-mini",
         "plugins": ["my_tools"],
         "openai.api_key": "sk-…",
-        "gateway.api_key": "<at least 16 characters>",
+        "gateway.api_key": "<the output of: openssl rand -hex 32>",
         "gateway.allowed_hosts": ["holdfast.example.org"],
         "gateway.allowed_origins": ["https://app.example.org"],
         "gateway.workspace_roots": ["/srv/work"],
@@ -278,6 +282,21 @@ def debugging() -> bool:
     return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
 
 
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
+    """Variables that look like ours and are not, each with what to do about it."""
+    prefix = "HOLDFAST_"
+    known = [n for n in (*ENVIRONMENT, *_OTHER_VARIABLES) if n.startswith(prefix)]
+    bare = [name.removeprefix(prefix) for name in known]
+    for name in sorted(environ):
+        if not name.startswith(prefix) or name.startswith(_TEST_VARIABLES) or name in known:
+            continue
+        close = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1)
+        yield (
+            name,
+            f"did you mean {prefix}{close[0]}?" if close else f"known are {', '.join(known)}",
+        )
+
+
 def find_home(environ: Mapping[str, str]) -> Path:
     """HOLDFAST_HOME, else ~/.holdfast; absolute."""
     user = _user_home(environ)
@@ -294,7 +313,7 @@ def _user_home(environ: Mapping[str, str]) -> Path:
 def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
     """Read and check everything. Raises `Misconfigured` at the first thing that is wrong."""
     home = find_home(environ)
-    _check_home(home)
+    check_home(home)
     given = _from_file(home / FILE)
     for name, key in ENVIRONMENT.items():
         value = environ.get(name)
@@ -323,7 +342,8 @@ def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
-def _check_home(home: Path) -> None:
+def check_home(home: Path) -> None:
+    """Raise `Misconfigured` if `home` cannot be one."""
     other = "set HOLDFAST_HOME to a directory that you own"
     if len(os.fsencode(home)) > _SOCKET_ROOM:
         raise Misconfigured(
@@ -340,6 +360,20 @@ def _check_home(home: Path) -> None:
     if not os.access(there, os.W_OK | os.X_OK):
         what = "is not writable" if there == home else f"cannot be made: {there} is not writable"
         raise Misconfigured(f"the home {home} {what}", other)
+    if there != home and (why := probe(there)):
+        raise Misconfigured(f"the home {home} cannot be made: {why}", other)
+
+
+def probe(directory: Path) -> str:
+    """Why nothing can be made in `directory`, or nothing if it can. Tries, and leaves no trace.
+
+    Permissions do not tell: root has them all, and still cannot write below /sys.
+    """
+    try:
+        os.rmdir(tempfile.mkdtemp(dir=directory, prefix=".holdfast-"))
+    except OSError as error:
+        return f"in {directory}: {error.strerror}"
+    return ""
 
 
 def _from_file(path: Path) -> dict[str, _Given]:
@@ -378,10 +412,10 @@ def _flatten(path: Path, document: Mapping[str, object]) -> Iterator[tuple[str, 
 
 
 def _unknown(path: Path, key: str) -> Misconfigured:
-    close = difflib.get_close_matches(key, SETTINGS, n=1, cutoff=0.6)
-    if not close:  # the right name in the wrong section, or the section itself misspelt
-        last = key.rpartition(".")[2]
-        close = [k for k in SETTINGS if k.rpartition(".")[2] == last][:1]
+    last = key.rpartition(".")[2]
+    # The right name in the wrong section, or the section misspelt; only else a misspelt name.
+    same = [k for k in SETTINGS if k.rpartition(".")[2] == last]
+    close = difflib.get_close_matches(key, same or SETTINGS, n=1, cutoff=0.0 if same else 0.6)
     if close:
         return Misconfigured(f"{path}: unknown key {key}", f"did you mean {_line(close[0])}?")
     section = key.partition(".")[0]

@@ -26,6 +26,8 @@ from holdfast.core.messages import Message
 from holdfast.core.run import Status
 from holdfast.core.types import Fact, RunId, SessionId, Usage, Value
 
+HANDOVER = "/v1/handover"  # at the operator's door: let somebody else own the home
+
 
 class RunView(Value):
     """A run as somebody outside may see it."""

@@ -130,6 +130,16 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
             "did you mean port = 8642 under [gateway]?",
         ),
         (
+            '[openai]\nmodel = "openai/gpt-x"',
+            "FILE: unknown key openai.model",
+            'did you mean model = "openai/gpt-5-mini" above the first section?',
+        ),
+        (
+            '[opnai]\napi_key = "sk-1"',
+            "FILE: unknown key opnai.api_key",
+            'did you mean api_key = "sk-…" under [openai]?',
+        ),
+        (
             "zzz = 1",
             "FILE: unknown key zzz",
             "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [log]",
@@ -195,13 +205,13 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
             '[gateway]\napi_key = "short-secret"',
             "FILE: gateway.api_key is too short",
             "it must be at least 16 visible characters; "
-            'write api_key = "<at least 16 characters>" under [gateway]',
+            'write api_key = "<the output of: openssl rand -hex 32>" under [gateway]',
         ),
         (
             '[gateway]\napi_key = ""',
             "FILE: gateway.api_key is empty",
             "it must be at least 16 visible characters; "
-            'write api_key = "<at least 16 characters>" under [gateway]',
+            'write api_key = "<the output of: openssl rand -hex 32>" under [gateway]',
         ),
         (
             "[openai]\napi_key = 5",
@@ -233,12 +243,17 @@ def test_what_is_wrong_in_the_file_is_named_with_what_to_write_instead(
         (
             {"HOLDFAST_API_KEY": ""},
             "HOLDFAST_API_KEY is empty",
-            "it must be at least 16 visible characters, like <at least 16 characters>",
+            "it must be at least 16 visible characters, like <the output of: openssl rand -hex 32>",
+        ),
+        (
+            {"HOLDFAST_API_KEY": "short"},
+            "HOLDFAST_API_KEY is too short",
+            "it must be at least 16 visible characters, like <the output of: openssl rand -hex 32>",
         ),
         (
             {"HOLDFAST_API_KEY": "0123456789 abcdef"},
             "HOLDFAST_API_KEY is not usable as a key",
-            "it must be at least 16 visible characters, like <at least 16 characters>",
+            "it must be at least 16 visible characters, like <the output of: openssl rand -hex 32>",
         ),
         (
             {"HOLDFAST_MODEL": "gpt-5"},
@@ -268,6 +283,23 @@ def test_an_empty_variable_is_as_good_as_none(home: Path) -> None:
     assert set(config.origins.values()) == {"default"}
 
 
+def test_variables_that_only_look_like_ours_are_found() -> None:
+    environ = dict.fromkeys(configuration.ENVIRONMENT, "x") | {
+        "HOLDFAST_HOME": "/h",
+        "HOLDFAST_DEBUG": "1",
+        "HOLDFAST_MODLE": "openai/m",
+        "HOLDFAST_WEATHER": "fair",
+        "HOLDFAST_TORTURE_ROUNDS": "3",
+        "HOLDFAST_FUZZ_SEED": "1",
+        "HOLDFAST_RESTARTS": "9",
+        "PATH": "/bin",
+    }
+    found = dict(configuration.unknown_variables(environ))
+    assert list(found) == ["HOLDFAST_MODLE", "HOLDFAST_WEATHER"]
+    assert found["HOLDFAST_MODLE"] == "did you mean HOLDFAST_MODEL?"
+    assert found["HOLDFAST_WEATHER"].startswith("known are HOLDFAST_MODEL, ")
+
+
 def test_a_file_that_is_no_text_is_named(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_bytes(b"\xff")
@@ -290,6 +322,15 @@ def test_a_home_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
         load({"HOLDFAST_HOME": str(file / "below")}, {})
     with pytest.raises(Misconfigured, match="too long a path for a socket"):
         load({"HOLDFAST_HOME": str(tmp_path / ("x" * 100))}, {})
+
+
+def test_a_home_that_cannot_be_made_is_refused_whatever_the_permissions_say(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(Misconfigured, match="the home /proc/hf/home cannot be made: "):
+        load({"HOLDFAST_HOME": "/proc/hf/home"}, {})
+    load({"HOLDFAST_HOME": str(tmp_path / "hf" / "home")}, {})
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.fixture

@@ -1,64 +1,76 @@
-"""Logging: a line of JSON that shows no secret, whichever way one came into it."""
+"""The log holds nobody up: not even where nobody reads it."""
 
-import io
 import json
-import logging
-from base64 import b64encode
-from collections.abc import Iterator
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+LINES = 20_000
+
+# Says more than any pipe holds, then that it has come this far; then waits to be read.
+TALKER = f"""
+import sys
 from holdfast import observe
-from holdfast.core.redaction import REDACTED, Redactor
-
-pytestmark = pytest.mark.fault("F-39")
-
-SECRET = 'sk-"canary"\\0001'
-
-
-@pytest.fixture
-def lines() -> Iterator[io.StringIO]:
-    """What a logger of our form writes."""
-    form = observe.JsonLines()
-    form.redactor = Redactor([SECRET])
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    handler.setFormatter(form)
-    logger = logging.getLogger("tests.observe")
-    logger.propagate = False
-    logger.addHandler(handler)
-    yield written
-    logger.removeHandler(handler)
-    logger.propagate = True
+observe.setup("info")
+for n in range({LINES}):
+    observe.log.info("line", extra={{"n": n, "text": "x" * 200}})
+observe.flush(0.01)
+print("done", flush=True)
+sys.stdin.readline()
+observe.flush(20.0)
+observe.log.warning("last \\udce9 words")
+observe.flush(20.0)
+"""
 
 
-def said(lines: io.StringIO) -> dict[str, str]:
-    text = lines.getvalue()
-    assert "canary" not in text
-    return dict(json.loads(text))
+@pytest.mark.timeout(60)
+def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_it_dropped() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TALKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as talker:
+        assert talker.stdout is not None
+        try:
+            assert talker.stdout.readline() == "done\n"  # with nobody at stderr
+            _, said = talker.communicate("\n")
+        finally:
+            talker.kill()
+    assert talker.returncode == 0
+    lines = [json.loads(line) for line in said.splitlines()]
+    kept = [line["n"] for line in lines if line["message"] == "line"]
+    assert kept == sorted(kept) and kept[:100] == list(range(100))
+    assert lines[-1]["message"].startswith("last")
+    dropped = [line["dropped"] for line in lines if "dropped" in line]
+    assert len(kept) < LINES and len(kept) + sum(dropped) == LINES
 
 
-def test_a_secret_in_the_message_or_its_arguments_is_not_shown(lines: io.StringIO) -> None:
-    logging.getLogger("tests.observe").warning("key %s of %d", SECRET, 2)
-    assert said(lines)["message"] == f"key {REDACTED} of 2"
+def test_what_was_said_last_is_written_at_an_ordinary_end() -> None:
+    words = 'from holdfast import observe; observe.setup("info"); observe.log.info("bye")'
+    done = subprocess.run(
+        [sys.executable, "-c", words], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert json.loads(done.stderr)["message"] == "bye"
 
 
-def test_a_secret_in_a_field_of_any_kind_is_not_shown(lines: io.StringIO) -> None:
-    fields = {
-        "error": ValueError(SECRET),
-        "text": json.dumps({"key": SECRET}),
-        "many": [SECRET, b64encode(SECRET.encode()).decode()],
-    }
-    logging.getLogger("tests.observe").warning("odd", extra=fields)
-    shown = said(lines)
-    assert shown["error"] == REDACTED
-    assert json.loads(shown["text"]) == {"key": REDACTED}
-    assert shown["many"][0] == REDACTED
-
-
-def test_a_secret_in_an_exception_is_not_shown_in_its_trace(lines: io.StringIO) -> None:
-    try:
-        raise RuntimeError(f"refused {SECRET}")
-    except RuntimeError:
-        logging.getLogger("tests.observe").exception("broke")
-    assert f"RuntimeError: refused {REDACTED}" in said(lines)["trace"]
+def test_without_a_stderr_the_log_goes_nowhere_and_never_into_what_got_its_number(
+    tmp_path: Path,
+) -> None:
+    words = (
+        "from holdfast import observe; observe.setup('info'); import os; "
+        f"file = open({str(tmp_path / 'file')!r}, 'w'); assert file.fileno() == 2; "
+        "observe.log.info('bye'); observe.flush(5.0); print('well')"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout == "well\n"
+    assert (tmp_path / "file").read_text() == ""

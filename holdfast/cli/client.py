@@ -20,7 +20,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from holdfast.app import SOCKET, Lock, embedded, take_lock
+from holdfast.app import embedded
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.wire import (
     TERMINAL,
@@ -34,7 +34,8 @@ from holdfast.cli.wire import (
     refusal,
 )
 from holdfast.config import Config
-from holdfast.core.types import Value
+from holdfast.core.types import RunId, Value
+from holdfast.lock import SOCKET, Lock, take_lock
 
 PATIENCE_S = 10.0
 POLL_S = 0.1
@@ -72,10 +73,10 @@ class _Host:
         self._leaving = anyio.Event()
         self._ended: anyio.Event | None = None
 
-    async def start(self, lock: Lock) -> None:
-        """Embed the engine; returns when it serves the socket."""
+    async def start(self, lock: Lock, only: frozenset[RunId]) -> None:
+        """Embed the engine for `only` these runs and new ones; returns when it serves."""
         self._ended = anyio.Event()
-        await self._tasks.start(self._embed, lock, self._ended)
+        await self._tasks.start(self._embed, lock, only, self._ended)
 
     async def stop(self) -> None:
         """End it, if there is one; what it was doing stays resumable."""
@@ -84,14 +85,28 @@ class _Host:
             await self._ended.wait()
 
     async def _embed(
-        self, lock: Lock, ended: anyio.Event, *, task_status: TaskStatus[None]
+        self,
+        lock: Lock,
+        only: frozenset[RunId],
+        ended: anyio.Event,
+        *,
+        task_status: TaskStatus[None],
     ) -> None:
         try:
-            async with embedded(self._config, lock):
+            async with (
+                embedded(self._config, lock, only) as wanted,
+                anyio.create_task_group() as either,
+            ):
                 task_status.started()
-                await self._leaving.wait()
+                for end in (self._leaving, wanted):
+                    either.start_soon(_cancel_after, end, either.cancel_scope)
         finally:
             ended.set()
+
+
+async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 class Client(Value):
@@ -138,7 +153,7 @@ class Client(Value):
             if deadline is None:
                 deadline = anyio.current_time() + self.patience_s
             await self._pause(deadline)
-            await self._find_owner(deadline)
+            await self._find_owner(deadline, RunId(run_id))
 
     async def _stream(self, run_id: str, after: int) -> AsyncGenerator[Frame, None]:
         timeout = aiohttp.ClientTimeout(
@@ -194,13 +209,13 @@ class Client(Value):
                 raise refused
             await self._pause(deadline)
 
-    async def _find_owner(self, deadline: float) -> None:
-        """Return when somebody serves the door: an owner, or we ourselves."""
+    async def _find_owner(self, deadline: float, *runs: RunId) -> None:
+        """Return when somebody serves the door: an owner, or we ourselves, with these runs."""
         said = False
         while True:
             lock = take_lock(self.config.home)
             if lock is not None:
-                await self.host.start(lock)
+                await self.host.start(lock, frozenset(runs))
                 return
             if await self.is_served():
                 return

@@ -5,13 +5,27 @@ error ends here, as one line that says what to do and an exit code (cli/exits.py
 """
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 from holdfast import __version__
 from holdfast.cli.exits import Code, Exit
+
+_EPILOG = """\
+Without a command: a conversation, or one run if the words come through a pipe.
+
+exit codes:
+  0 done   1 the run failed, or something needs mending   2 wrong usage
+  4 the model's server refused for good   70 our fault   74 output not written
+  75 nobody could be reached, try again   78 configuration   130 interrupted
+"""
+_SPOKEN = {"help": "--help", "version": "--version"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,66 +33,104 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="holdfast",
         description="A self-hosted AI agent that holds what it has accepted.",
-        epilog="Without a command: a conversation, or one run if the words come through a pipe.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("-V", "--version", action="version", version=f"holdfast {__version__}")
-    top.set_defaults(handler="holdfast.cli.chat", words=[])
+    top.set_defaults(handler="holdfast.cli.chat", words=[], parser=top)
     unsaid = argparse.SUPPRESS  # a command's default must not undo what was said before it
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(top, None)
     run = commands.add_parser("run", help="one run; its answer comes to stdout as it is written")
     run.add_argument("words", nargs="*", metavar="WORDS", help="what to do; - reads stdin")
-    run.set_defaults(handler="holdfast.cli.run")
+    run.set_defaults(handler="holdfast.cli.run", parser=run)
     _add_run(run, unsaid)
-    gateway = commands.add_parser("gateway", help="the server").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    serve = gateway.add_parser("run", help="serve until a signal comes")
+    gateway = commands.add_parser("gateway", help="the server")
+    gateway.set_defaults(handler="", parser=gateway)
+    served = gateway.add_subparsers(title="commands", metavar="COMMAND")
+    serve = served.add_parser("run", help="serve until a signal comes")
     serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", help="port to listen on (default 8642)")
-    serve.set_defaults(handler="holdfast.cli.gateway")
+    serve.set_defaults(handler="holdfast.cli.gateway", parser=serve)
     doctor = commands.add_parser("doctor", help="what is set, what works, what to do next")
     doctor.add_argument("--json", action="store_true", default=unsaid, help="for programs")
-    doctor.set_defaults(handler="holdfast.cli.doctor")
+    doctor.set_defaults(handler="holdfast.cli.doctor", parser=doctor)
     settings = commands.add_parser("config", help="every setting, and where it comes from")
-    settings.add_argument("what", nargs="?", choices=["show", "path"], default="show")
+    what = "show: every setting (the default); path: where the file with them is"
+    settings.add_argument("what", nargs="?", choices=["show", "path"], default="show", help=what)
     settings.add_argument("--json", action="store_true", default=unsaid, help="for programs")
-    settings.set_defaults(handler="holdfast.cli.settings")
+    settings.set_defaults(handler="holdfast.cli.settings", parser=settings)
     runs = commands.add_parser("runs", help="list the latest runs, or follow one to its end")
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
-    runs.set_defaults(handler="holdfast.cli.runs")
+    runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
     audit = commands.add_parser("audit", help="who allowed what, and whether that is all of it")
     audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
     audit.add_argument("--run", metavar="RUN", help="only what concerns this run")
     audit.add_argument("--last", metavar="N", type=int, default=50, help="how many (default 50)")
     audit.add_argument("--json", action="store_true", default=unsaid, help="for programs")
-    audit.set_defaults(handler="holdfast.cli.audit")
+    audit.set_defaults(handler="holdfast.cli.audit", parser=audit)
     return top
 
 
 def _add_run(to: argparse.ArgumentParser, absent: str | None) -> None:
-    to.add_argument("--session", metavar="ID", default=absent, help="go on with this session")
-    to.add_argument("--workspace", metavar="DIR", default=absent, help="work there, not here")
-    to.add_argument("--model", metavar="M", default=absent, help="provider/name")
+    def option(name: str, metavar: str, what: str) -> None:
+        to.add_argument(name, metavar=metavar, default=absent, help=what, type=_some_text)
+
+    option("--session", "ID", "go on with this session")
+    option("--workspace", "DIR", "work there, not here")
+    option("--model", "M", "provider/name")
     to.add_argument("--instructions", metavar="TEXT", default=absent, help="for the model")
     to.add_argument("--json", action="store_true", default=absent, help="one JSON object a line")
     to.add_argument("--yes", action="store_true", default=absent, help="confirm the workspace")
 
 
+def _some_text(said: str) -> str:
+    """Nothing where a name belongs is a variable that was not set, not a wish for the default."""
+    if not said.strip():
+        raise argparse.ArgumentTypeError("is empty")
+    return said
+
+
 def main(argv: Sequence[str]) -> int:
     """Do what `argv` says; returns the exit code. Never raises."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end a run
+            stream.reconfigure(errors="replace")
     try:
-        args = parser().parse_args(argv)
+        code = _obey([_SPOKEN.get(word, word) for word in argv[:1]] + list(argv[1:]))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001  the last supervisor: it becomes an exit code
+        code = _explain(_sole(error))
+    _leave(sys.stdout)
+    _leave(sys.stderr)
+    return code
+
+
+def _obey(argv: Sequence[str]) -> int:
+    try:
+        args, rest = parser().parse_known_args(argv)
+        if rest:  # told by whoever was spoken to: its usage is what helps
+            args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:  # argparse has said why
         return end.code if isinstance(end.code, int) else Code.USAGE
-    try:
-        handler = importlib.import_module(args.handler)
-        code: int = handler.main(args)
-        sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001  the last supervisor: it becomes an exit code
-        return _explain(_sole(error))
+    if not args.handler:
+        args.parser.print_help(sys.stderr)
+        return Code.USAGE
+    code: int = importlib.import_module(args.handler).main(args)
     return code
+
+
+def _leave(stream: TextIO | None) -> None:
+    """The interpreter flushes at exit and must not stumble over what cannot be written."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _sole(error: BaseException) -> BaseException:
@@ -104,14 +156,18 @@ def _explain(error: BaseException) -> int:
         case KeyboardInterrupt():
             code, line = Code.INTERRUPTED, "interrupted"
         case BrokenPipeError():
-            # The interpreter flushes at exit and must not stumble over the same pipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Code.UNREAD
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO):
+            code, line = (
+                Code.OUTPUT,
+                f"cannot write {error.filename or 'the output'}: {error.strerror}",
+            )
         case SystemExit():
             return error.code if isinstance(error.code, int) else Code.INTERNAL
         case _:
             code, line = Code.INTERNAL, _confess(error)
-    sys.stderr.write(f"holdfast: {line}\n")
+    with suppress(OSError):  # nobody may be there to read it
+        print(f"holdfast: {line}", file=sys.stderr, flush=True)
     return code
 
 

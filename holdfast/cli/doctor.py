@@ -1,6 +1,7 @@
 """`holdfast doctor`: what is set and from where, what works, what to do next.
 
-It changes nothing and is done within a second, network or not.
+It changes nothing and is done within a second, network or not. Where the configuration
+itself is wrong, it says so beside whatever can be looked at without one.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import platform
 import sys
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import NoReturn
 
 import aiohttp
@@ -21,10 +23,14 @@ from msgspec.structs import asdict
 
 import holdfast
 from holdfast import config as configuration
-from holdfast.app import LOCK, SOCKET, build_model
+from holdfast.app import build_model
+from holdfast.cli.exits import Code
 from holdfast.config import Config
 from holdfast.core.types import Value
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Misconfigured
+from holdfast.lock import FILE as LOCK
+from holdfast.lock import SOCKET, Owner, read_owner
+from holdfast.plugins import find_tools
 
 MODEL_S = 0.7
 OWNER_S = 0.3
@@ -46,6 +52,9 @@ class Check(Value):
     next_step: str = ""
 
 
+Show = Callable[[Path, Config | None, list[Check]], None]
+
+
 class _Health(msgspec.Struct, frozen=True):
     status: str
     version: str
@@ -53,12 +62,35 @@ class _Health(msgspec.Struct, frozen=True):
 
 def main(args: argparse.Namespace) -> int:
     """Look, say, and tell by the exit code whether it is usable."""
-    config = configuration.from_process({})
-    anyio.run(_examine, config, _print_json if args.json else _print)
+    home = configuration.process_home()
+    config: Config | None = None
+    mistake: list[Check] = []
+    try:
+        config = configuration.from_process({})
+    except Misconfigured as error:
+        mistake = [Check("config", Verdict.BAD, str(error), error.hint)]
+    anyio.run(_examine, home, config, mistake, _print_json if args.json else _print)
     return 0
 
 
-async def _examine(config: Config, show: Callable[[Config, list[Check]], None]) -> NoReturn:
+async def _examine(home: Path, config: Config | None, mistake: list[Check], show: Show) -> NoReturn:
+    owner = read_owner(home) if _is_locked(home) else None
+    checks = [_version(), _home(home)]
+    if config is None:
+        checks += [await _owner(home, owner)]
+        checks += [check for check in mistake if check.finding != checks[1].finding]
+    else:
+        checks += await _configured(config, owner)
+    checks += _variables()
+    show(home, config, checks)
+    sys.stdout.flush()
+    # A name server that does not answer holds a thread for seconds; it must not hold us.
+    bad = any(check.verdict is Verdict.BAD for check in checks)
+    os._exit(Code.CONFIG if config is None else Code.FAILED if bad else Code.OK)
+
+
+async def _configured(config: Config, owner: Owner | None) -> list[Check]:
+    """What can be looked at with a configuration."""
     found: dict[str, Check] = {}
 
     async def look(check: Awaitable[Check], name: str) -> None:
@@ -66,19 +98,9 @@ async def _examine(config: Config, show: Callable[[Config, list[Check]], None]) 
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look, _model(config), "model")
-        tasks.start_soon(look, _owner(config), "owner")
-    checks = [
-        _version(),
-        _home(config),
-        found["owner"],
-        _file(config),
-        found["model"],
-        _door(config),
-    ]
-    show(config, checks)
-    sys.stdout.flush()
-    # A name server that does not answer holds a thread for seconds; it must not hold us.
-    os._exit(any(check.verdict is Verdict.BAD for check in checks))
+        tasks.start_soon(look, _owner(config.home, owner), "owner")
+    plugins = [_plugins(config)] if config.plugins else []
+    return [found["owner"], _file(config), found["model"], *plugins, _door(config, owner)]
 
 
 def _version() -> Check:
@@ -95,18 +117,19 @@ def _version() -> Check:
     )
 
 
-def _home(config: Config) -> Check:
-    """That it can be written has been checked when the configuration was read."""
-    if not config.home.exists():
-        return Check("home", Verdict.OK, f"{config.home}, made at first use")
-    if config.home.stat().st_mode & 0o077:
-        return Check(
-            "home",
-            Verdict.NOTE,
-            f"{config.home} is open to other users",
-            f"chmod 700 {config.home}",
-        )
-    return Check("home", Verdict.OK, f"{config.home}, writable")
+def _home(home: Path) -> Check:
+    try:
+        configuration.check_home(home)
+        if not home.exists():
+            return Check("home", Verdict.OK, f"{home}, made at first use")
+        if why := configuration.probe(home):
+            raise Misconfigured(f"nothing can be made {why}", "set HOLDFAST_HOME to another")
+    except Misconfigured as error:
+        return Check("home", Verdict.BAD, str(error), error.hint)
+    if home.stat().st_mode & 0o077:
+        finding = f"{home} is open to other users"
+        return Check("home", Verdict.NOTE, finding, f"chmod 700 {home}")
+    return Check("home", Verdict.OK, f"{home}, writable")
 
 
 def _file(config: Config) -> Check:
@@ -130,30 +153,29 @@ def _file(config: Config) -> Check:
     return Check("config", Verdict.OK, f"{config.file}, every key known")
 
 
-async def _owner(config: Config) -> Check:
-    health = await _ask_owner(config)
-    if health is not None:
-        if health.version == holdfast.__version__:
-            return Check("owner", Verdict.OK, f"a gateway serves the home: {health.status}")
-        return Check(
-            "owner",
-            Verdict.NOTE,
-            f"the gateway that serves the home is version {health.version}",
-            "start it again",
-        )
-    if _is_locked(config):
+async def _owner(home: Path, owner: Owner | None) -> Check:
+    if owner is None:
+        return Check("owner", Verdict.OK, "nobody owns the home: each command serves itself")
+    kind = {"gateway": "a gateway", "terminal": "a terminal"}.get(owner.kind, "a process")
+    who = f"{kind} (pid {owner.pid})"
+    health = await _ask_owner(home)
+    if health is None:
         return Check(
             "owner",
             Verdict.BAD,
-            "a process owns the home and does not answer",
+            f"{who} owns the home and does not answer",
             "if this stays so, end it: it hangs",
         )
-    return Check("owner", Verdict.OK, "nobody owns the home: each command serves itself")
+    if health.version != holdfast.__version__:
+        finding = f"{who} serves the home with version {health.version}"
+        return Check("owner", Verdict.NOTE, finding, "start it again")
+    also = ", and no gateway does" if owner.kind == "terminal" else ""
+    return Check("owner", Verdict.OK, f"{who} serves the home{also}: {health.status}")
 
 
-async def _ask_owner(config: Config) -> _Health | None:
+async def _ask_owner(home: Path) -> _Health | None:
     timeout = aiohttp.ClientTimeout(total=OWNER_S)
-    connector = aiohttp.UnixConnector(str(config.home / SOCKET))
+    connector = aiohttp.UnixConnector(str(home / SOCKET))
     try:
         async with (
             aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
@@ -164,10 +186,10 @@ async def _ask_owner(config: Config) -> _Health | None:
         return None
 
 
-def _is_locked(config: Config) -> bool:
+def _is_locked(home: Path) -> bool:
     """Looked at through a shared lock: it excludes nobody for longer than this line."""
     try:
-        with open(config.home / LOCK, "rb") as file:
+        with open(home / LOCK, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -208,10 +230,30 @@ def _mend(config: Config) -> str:
     return "check OPENAI_BASE_URL, OPENAI_API_KEY and the network"
 
 
-def _door(config: Config) -> Check:
+def _plugins(config: Config) -> Check:
+    names = ", ".join(config.plugins)
+    try:
+        find_tools(config.plugins)
+    except Misconfigured as error:
+        return Check("plugins", Verdict.BAD, str(error), error.hint)
+    except Exception as error:  # noqa: BLE001  somebody else's code: whatever it raises is the finding
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        mend = "mend the module, or remove it from `plugins`"
+        return Check("plugins", Verdict.BAD, f"of {names}, one fails: {what}", mend)
+    return Check("plugins", Verdict.OK, names)
+
+
+def _door(config: Config, owner: Owner | None) -> Check:
     gateway = config.gateway
-    key = "its key is set" if gateway.api_key else f"its key is in {config.home}/api_key"
+    file = config.home / configuration.KEY_FILE
+    key = f"its key is in {file}" if file.exists() else f"its key will be made, in {file}"
+    if gateway.api_key:
+        key = f"its key is set by {config.origins['gateway.api_key']}"
     where = f"http://{gateway.host}:{gateway.port}"
+    if owner is not None and owner.address:
+        where = f"open on {owner.address}"
+    elif owner is None or owner.kind == "terminal":
+        where += " once a gateway runs"
     if gateway.host in LOOPBACK or gateway.allowed_hosts:
         return Check("door", Verdict.OK, f"{where}, {key}")
     return Check(
@@ -222,7 +264,15 @@ def _door(config: Config) -> Check:
     )
 
 
-def _print(config: Config, checks: list[Check]) -> None:
+def _variables() -> list[Check]:
+    """Nobody reads them, so whoever has set them is mistaken."""
+    return [
+        Check("environ", Verdict.NOTE, f"{name} means nothing", f"{name}: {hint}")
+        for name, hint in configuration.unknown_variables()
+    ]
+
+
+def _print(_: Path, config: Config | None, checks: list[Check]) -> None:
     marks = {Verdict.OK: "✓", Verdict.NOTE: "!", Verdict.BAD: "✗"}
     for check in checks:
         print(f"{marks[check.verdict]} {check.name:8} {check.finding}")
@@ -234,20 +284,20 @@ def _print(config: Config, checks: list[Check]) -> None:
         print(f"  {step}")
 
 
-def _print_json(config: Config, checks: list[Check]) -> None:
+def _print_json(home: Path, config: Config | None, checks: list[Check]) -> None:
     report = {
         "usable": all(check.verdict is not Verdict.BAD for check in checks),
         "version": holdfast.__version__,
-        "home": str(config.home),
-        "model": config.model,
-        "model_reason": config.model_reason,
+        "home": str(home),
+        "model": config.model if config else None,
+        "model_reason": config.model_reason if config else None,
         "checks": [asdict(check) for check in checks],
         "set": {key: {"value": value, "origin": origin} for key, value, origin in _set(config)},
     }
     print(json.dumps(report, ensure_ascii=False))
 
 
-def _set(config: Config) -> list[tuple[str, str, str]]:
+def _set(config: Config | None) -> list[tuple[str, str, str]]:
     """What somebody has set, and where."""
-    rows = configuration.shown(config)
+    rows = configuration.shown(config) if config else ()
     return [(key, str(value), origin) for key, value, origin in rows if origin != "default"]

@@ -11,6 +11,7 @@ class Code(IntEnum):
     USAGE = 2
     REJECTED = 4  # the model's server refused for good
     INTERNAL = 70  # our fault
+    OUTPUT = 74  # what is to be written cannot be: the disk is full, say
     TRY_AGAIN = 75  # nobody could be reached
     CONFIG = 78
     INTERRUPTED = 130

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
+import aiohttp
 import anyio
 import msgspec
 
@@ -21,19 +22,27 @@ from holdfast.cli import workspace
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import JsonLines, Plain, Screen
-from holdfast.cli.wire import Event, NotFound, Submission, WorkspaceFixed
+from holdfast.cli.wire import Event, Models, NotFound, Submission, WorkspaceFixed
 from holdfast.config import Config
 from holdfast.core.types import Value
 
 T = TypeVar("T")
+
+# Where a model is set for this command, and not for the home.
+_CLOSE = frozenset({"flag", "environment HOLDFAST_MODEL"})
+
 Signals = AsyncIterator[signal.Signals]
+
+_ASK = aiohttp.ClientTimeout(total=1.0)
 
 
 class Errand(Value):
-    """A submission, and whether its workspace was named or is merely where we stand."""
+    """A submission, and what goes with it."""
 
     submission: Submission
-    insists: bool
+    insists: bool  # its workspace was named, and is not merely where we stand
+    expected: str  # the model that somebody has set; empty if nobody has
+    told: bool = False  # what is to be known about the model has been said
 
 
 def main(args: argparse.Namespace) -> int:
@@ -61,7 +70,8 @@ def prepare(args: argparse.Namespace, config: Config, text: str) -> Errand:
         instructions=args.instructions or "",
         model=args.model or "",
     )
-    return Errand(submission, insists=args.workspace is not None)
+    expected = config.model if config.origins["model"] in _CLOSE else ""
+    return Errand(submission, insists=args.workspace is not None, expected=expected)
 
 
 def _words(words: list[str]) -> str:
@@ -86,28 +96,57 @@ def _read_stdin(*, waiting: bool) -> str:
 async def _run(config: Config, errand: Errand, screen: Screen) -> int:
     async with connect(config, screen.note) as client:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
-            run_id = await unless_interrupted(signals, lambda: submit(client, errand, screen))
+            run_id = await despite_interrupt(signals, lambda: submit(client, errand, screen))
             if run_id is None:
-                raise Exit(Code.INTERRUPTED, "interrupted before the run was accepted")
+                raise Exit(Code.INTERRUPTED, "interrupted; the run may have been accepted")
+            await tell_model(client, run_id, errand, screen)
             return await follow(client, run_id, screen, signals)
 
 
 async def submit(client: Client, errand: Errand, screen: Screen) -> str:
-    """Hand in the words and say what the user should know about the model; the run's id."""
+    """Hand in the words; the id of the run that they have become."""
     submission = errand.submission
+    if submission.model:
+        if not await served_model(client):
+            await client.runs()  # somebody serves from here on, if only we ourselves
+        await check_model(client, submission)
     try:
-        run_id = await client.submit(submission)
+        return await client.submit(submission)
     except WorkspaceFixed as refusal:
         if errand.insists:
             raise
         screen.note(f"not here: {refusal}")
-        run_id = await client.submit(msgspec.structs.replace(submission, workspace=""))
-    used = (await client.status(run_id)).model
-    if used.partition("/")[0] == "offline":
+        return await client.submit(msgspec.structs.replace(submission, workspace=""))
+
+
+async def tell_model(client: Client, run_id: str, errand: Errand, screen: Screen) -> None:
+    """Say what the user should know about the model that is at work."""
+    used, expected = (await client.status(run_id)).model, errand.expected
+    if expected and used != expected:
+        screen.note(f"not {expected}: whoever owns the home serves {used}")
+    elif used.partition("/")[0] == "offline":
         screen.note("no model is configured: only plain commands work; see: holdfast doctor")
-    elif submission.model and not f"/{submission.model}".endswith(f"/{used}"):
-        screen.note(f"the gateway does not serve {submission.model}; it uses {used}")
-    return run_id
+
+
+async def check_model(client: Client, submission: Submission) -> None:
+    """Raise `Exit` if the model that was asked for is not the one that is served."""
+    served = await served_model(client)
+    if submission.model and served and served != submission.model:
+        raise Exit(
+            Code.USAGE,
+            f"whoever owns the home serves {served}, not {submission.model}: "
+            "leave --model out, or end the owner first",
+        )
+
+
+async def served_model(client: Client) -> str:
+    """The model of whoever serves the home; empty if nobody answers."""
+    try:
+        async with client.http.get("/v1/models", timeout=_ASK) as response:
+            models = msgspec.json.decode(await response.read(), type=Models).data
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+        return ""
+    return models[0].id if models else ""
 
 
 async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) -> Code:
@@ -157,16 +196,41 @@ def _code(ending: Event | None, *, stopped: bool) -> Code:
             return Code.FAILED
 
 
+async def despite_interrupt(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
+    """What `work` returns; a Ctrl-C meanwhile is for whatever is next, a second one leaves."""
+    result: T | None = None
+    heard = 0
+    async with anyio.create_task_group() as tasks:
+
+        async def listen() -> None:
+            nonlocal heard
+            async for _ in signals:
+                heard += 1
+                if heard == 2:
+                    tasks.cancel_scope.cancel()
+
+        tasks.start_soon(listen)
+        result = await work()
+        tasks.cancel_scope.cancel()
+    if result is not None and heard:
+        signal.raise_signal(signal.SIGINT)
+    return result
+
+
 async def unless_interrupted(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
     """What `work` returns, or None if Ctrl-C comes first."""
     result: T | None = None
+    interrupted = anyio.Event()
     async with anyio.create_task_group() as tasks:
 
         async def leave() -> None:
             await anext(signals)
+            interrupted.set()
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(leave)
         result = await work()
         tasks.cancel_scope.cancel()
+    if result is not None and interrupted.is_set():
+        signal.raise_signal(signal.SIGINT)  # both came at once: it is for whatever is next
     return result

@@ -37,18 +37,30 @@ class Runs(msgspec.Struct, frozen=True):
     data: tuple[RunStatus, ...]
 
 
+class Model(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Models(msgspec.Struct, frozen=True):
+    """What `GET /v1/models` answers: the one model that is served."""
+
+    data: tuple[Model, ...]
+
+
 class Event(msgspec.Struct, frozen=True):
     """What we read of an event; each kind fills its own fields."""
 
     event: str
     run_id: str
     seq: int
+    turn: int = 0
     delta: str = ""
     output: str = ""
     tool: str = ""
     preview: str = ""
     reason: str = ""
     code: str = ""
+    outcome: str = ""
     error: object = None
 
 

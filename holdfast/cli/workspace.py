@@ -1,14 +1,19 @@
 """Where a run may work: the current directory, unless that would give away too much.
 
-The user's home, the root and whatever holds the Holdfast home are only a workspace if
-they are named with --workspace and confirmed.
+The user's home, the root, and whatever else holds the Holdfast home are a workspace only if
+named with --workspace and confirmed. What lies in the Holdfast home is none at all: the
+engine refuses it, and here we can say so before anything starts, and why.
 """
 
+import shlex
 import sys
 from pathlib import Path
 
 from holdfast.cli.exits import Code, Exit
 from holdfast.config import Config
+from holdfast.core.workspace import holds, inside
+
+_GO = "go to a project's directory"
 
 
 def choose(config: Config, given: str | None, *, confirmed: bool) -> Path:
@@ -20,29 +25,47 @@ def choose(config: Config, given: str | None, *, confirmed: bool) -> Path:
         raise Exit(Code.USAGE, f"{what} does not exist; name another with --workspace") from None
     if not path.is_dir():
         raise Exit(Code.USAGE, f"{path} is not a directory; name one with --workspace")
-    if not _gives_away_too_much(config, path):
-        return path
-    if given is None:
+    if why := _objection(config, path):
         raise Exit(
             Code.USAGE,
-            f"{path} holds more than a run should touch; "
-            f"go to a project's directory, or insist with --workspace {path}",
+            f"{path} cannot be a workspace: {why}; {_GO}, or name one with --workspace DIR",
         )
-    if confirmed or _confirm(path):
+    why = _too_much(config, path)
+    if not why or (given is not None and (confirmed or _confirm(path))):
         return path
     raise Exit(
-        Code.USAGE, f"{path} holds more than a run should touch; insist with --workspace and --yes"
+        Code.USAGE,
+        f"{path} {why}, more than a run should touch; {_GO}, "
+        f"or insist with --workspace {shlex.quote(str(path))} --yes",
     )
 
 
-def _gives_away_too_much(config: Config, path: Path) -> bool:
-    everything = (config.user_home.resolve(), Path(path.anchor))
-    return path in everything or config.home.resolve().is_relative_to(path)
+def _too_much(config: Config, path: Path) -> str:
+    """What makes `path` more than a run should touch; nothing if it is not."""
+    if path == Path(path.anchor):
+        return "is the root of the file system"
+    if path == config.user_home.resolve():
+        return "is your home directory"
+    if holds(str(path), str(config.home.resolve())):
+        return f"holds Holdfast's own home {config.home}"
+    return ""
+
+
+def _objection(config: Config, path: Path) -> str:
+    """Why nobody may work in `path`, or nothing if they may."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # a request has to name it
+        return "its name is not UTF-8"
+    home = config.home.resolve()
+    if not inside(str(path), str(home)):
+        return ""
+    return f"it {'is' if path == home else 'lies in'} Holdfast's own home {config.home}"
 
 
 def _confirm(path: Path) -> bool:
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    print(f"Let the agent read and write everything in {path}? [y/N] ", end="", file=sys.stderr)
-    sys.stderr.flush()
+    asked = f"Let the agent read and write everything in {path}? [y/N] "
+    print(asked, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

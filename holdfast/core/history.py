@@ -7,6 +7,8 @@ run that goes on after a cut tells the model so, once, in a note of its own. Onl
 run at work has open calls; the end of another one (stopped in the queue) touches none.
 """
 
+from collections import Counter
+
 from holdfast.core.call import UNKNOWN_TEXT, CallSettled
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Message, ToolResult, User
@@ -89,7 +91,7 @@ class Transcript:
             case RunCompleted() | RunFailed() | RunCancelled():
                 self._end(fact.run_id)
             case SessionReset():
-                self._begin_afresh()
+                self._past += self._begin_afresh()
                 self._note = ""
             case _:
                 pass
@@ -108,17 +110,28 @@ class Transcript:
         """Everything that was ever said, for people."""
         return (*self._past, *self.messages)
 
-    def _begin_afresh(self) -> None:
+    def _begin_afresh(self) -> list[Message]:
+        """Leave what has been said so far."""
         self._close_open_calls()
-        self._past.extend(self.messages)
-        self.messages = []
+        said, self.messages = self.messages, []
+        return said
 
     def _read(self, admitted: InputAdmitted) -> None:
         if admitted.history is not None:
-            self._begin_afresh()
+            said = self._begin_afresh()
             for message in admitted.history:
                 self._take(message)
+            self._leave(said)
         self._take(User(admitted.text))
+
+    def _leave(self, said: list[Message]) -> None:
+        """Past is what the caller's history does not say again: most say all of it each time."""
+        again = Counter(self.messages)
+        for message in said:
+            if again[message]:
+                again[message] -= 1
+            else:
+                self._past.append(message)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, ToolResult):

@@ -195,11 +195,6 @@ def current(session: Session) -> Run | None:
     return next(iter(session.runs.values()), None)
 
 
-def unread(session: Session, run_id: RunId) -> tuple[InputId, ...]:
-    """The inputs that `run_id` would have to give up if it ended now."""
-    return session.runs[run_id].unread
-
-
 def admit(session: Session) -> tuple[Fact, ...]:
     """What must be said before the next input of `session`: suspended ones begin afresh."""
     if session.status is Status.SUSPENDED:
@@ -223,7 +218,7 @@ def stop(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
     if found.driven:
         return (asked,)
     cancelled = run.RunCancelled(run_id=run_id, reason=reason, usage=found.usage)
-    return (asked, *_give_up(found, reason), cancelled)
+    return (asked, *give_up(found, reason), cancelled)
 
 
 def recover(
@@ -284,13 +279,14 @@ def _after_cut(cut: Run, policy: OnStart) -> tuple[Fact, ...]:
 
 def _quarantine(cut: Run, code: str, error: str) -> tuple[Fact, ...]:
     return (
-        *_give_up(cut, code),
+        *give_up(cut, code),
         run.RunFailed(run_id=cut.id, code=code, error=error, usage=cut.usage),
         SessionSuspended(reason=code),
     )
 
 
-def _give_up(ending: Run, reason: str) -> tuple[Fact, ...]:
+def give_up(ending: Run, reason: str) -> tuple[Fact, ...]:
+    """What becomes of the inputs that a run will not read any more."""
     return tuple(
         inbox.InputSuperseded(input_id=i, run_id=ending.id, reason=reason) for i in ending.unread
     )

@@ -72,12 +72,14 @@ class Calls:
         clock: Clock,
         approval_s: float,
         redactor: Redactor,
+        own: Path,
     ) -> None:
         self._tools: Mapping[str, Tool[Any]] = {t.name: t for t in tools}
         self._blobs = blobs
         self._clock = clock
         self._approval_s = approval_s
         self._redactor = redactor
+        self._own = own  # where workspaces are ours to make
 
     def on_crash(self, call: Call) -> OnCrash:
         """What the call's tool says about being cut; a tool that is gone says the worst."""
@@ -141,7 +143,6 @@ class Calls:
 
     def _context(self, held: Held, run_id: RunId, call: Call) -> Context:
         workspace = Path(held.session.workspace)
-        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Context(held.key, run_id, call.proposal.call_id, workspace, self._blobs)
 
     def _permitted(
@@ -195,7 +196,7 @@ class Calls:
         begun = perf_counter()
         outcome: Done | Failed | Park | None = None
         with anyio.move_on_after(tool.timeout_s):
-            outcome = await _guarded(tool, context, arguments)
+            outcome = await self._guarded(tool, context, arguments)
         duration = perf_counter() - begun
         match outcome:
             case Done(text=text, kept=kept):
@@ -204,7 +205,7 @@ class Calls:
             case Failed(text=text):
                 say(self._settled(run_id, call, Outcome.FAILED, text, duration))
             case Park(reason=reason):
-                say(CallParked(run_id=run_id, call_id=call_id, reason=_plain(reason)))
+                say(CallParked(run_id=run_id, call_id=call_id, reason=plain(reason)))
             case None:
                 say(_timed_out(run_id, call, tool, duration))
 
@@ -216,17 +217,26 @@ class Calls:
             text = f"{self._redactor.cut(text, RESULT)}\n[cut: {more} more characters]"
         return _settled(run_id, call, outcome, text, duration_s)
 
+    async def _guarded(
+        self, tool: Tool[Any], context: Context, arguments: msgspec.Struct
+    ) -> Done | Failed | Park:
+        try:
+            self._enter(context.workspace)
+            return await tool.run(context, arguments)
+        except ToolFailed as failed:
+            return Failed(str(failed))
+        except Exception as error:
+            log.exception("tool raised", extra={"tool": tool.name, "call_id": context.call_id})
+            return Failed(f"The tool broke: {type(error).__name__}: {error}")
 
-async def _guarded(
-    tool: Tool[Any], context: Context, arguments: msgspec.Struct
-) -> Done | Failed | Park:
-    try:
-        return await tool.run(context, arguments)
-    except ToolFailed as failed:
-        return Failed(str(failed))
-    except Exception as error:
-        log.exception("tool raised", extra={"tool": tool.name, "call_id": context.call_id})
-        return Failed(f"The tool broke: {type(error).__name__}: {error}")
+    def _enter(self, workspace: Path) -> None:
+        """A workspace of our own is made at first need; one that somebody named must be there."""
+        if workspace.is_relative_to(self._own):
+            workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not workspace.is_dir():
+            raise ToolFailed(
+                f"The workspace is gone: {workspace}. Tell the user; do not recreate it."
+            )
 
 
 async def _permission(tool: Tool[Any], context: Context, arguments: msgspec.Struct) -> Permission:
@@ -241,13 +251,13 @@ async def _permission(tool: Tool[Any], context: Context, arguments: msgspec.Stru
 
 def _preview(tool: Tool[Any], arguments: msgspec.Struct, redactor: Redactor) -> str:
     try:
-        return _plain(redactor.cut(tool.preview(arguments), PREVIEW))
+        return plain(redactor.cut(tool.preview(arguments), PREVIEW))
     except Exception:
         log.exception("preview raised", extra={"tool": tool.name})
         return ""
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that can be written down: names of files need not be Unicode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -260,7 +270,7 @@ def _settled(
         call_id=call.proposal.call_id,
         tool=call.proposal.tool,
         outcome=outcome,
-        text=_plain(text),
+        text=plain(text),
         duration_s=round(duration_s, 6),
     )
 

@@ -10,6 +10,7 @@ could not write leaves an orphan, which no wake reaches until recovery has adopt
 This is a supervisor: what a drive raises becomes a fact, through `broken`.
 """
 
+import logging
 from asyncio import Event
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from anyio.abc import TaskGroup
 from holdfast.core.types import RunId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict
+
+log = logging.getLogger(__name__)
 
 LET_GO_S = 2.0  # how long an interrupted drive may take to clean up
 
@@ -42,7 +45,7 @@ class Coordinator:
         self,
         tasks: TaskGroup,
         drive: Callable[[Drive], Awaitable[None]],
-        broken: Callable[[SessionKey, Exception], Awaitable[None]],
+        broken: Callable[[SessionKey, RunId | None, Exception], Awaitable[None]],
         orphaned: Callable[[SessionKey], None],
         places: int,
     ) -> None:
@@ -135,11 +138,19 @@ class Coordinator:
             await self._mend(drive, error)
 
     async def _mend(self, drive: Drive, error: Exception) -> None:
+        if self._drives.get(drive.key) is not drive:
+            log.error("a drive that was left behind broke", exc_info=error)
+            return
         try:
-            await self._broken(drive.key, error)
+            await self._broken(drive.key, drive.run_id, error)
             drive.again = True  # what stands behind the run that broke must not wait
         except (JournalUnavailable, Conflict):
             self._lose(drive)
+        except Exception:
+            # The session cannot even be read. It is left aside; the others go on.
+            log.exception("session left aside", extra={"session_id": drive.key.session_id})
+            drive.again = False
+            self.orphan(drive.key)
 
     def _lose(self, drive: Drive) -> None:
         if self._drives.get(drive.key) is drive:  # else it was left behind, and is nobody's
@@ -166,4 +177,5 @@ class Coordinator:
             return
         if self._drives.get(drive.key) is drive:
             del self._drives[drive.key]
+            drive.done.set()
             self.wake(drive.key, first=True)

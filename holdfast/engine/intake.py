@@ -9,13 +9,13 @@ that hangs up in between and comes back finds its run.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
 import anyio
 
 from holdfast.core import lifecycle, limits
+from holdfast.core import workspace as workspaces
 from holdfast.core.events import Record
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.intents import RequestKey, Submit, Submitted
@@ -157,8 +157,7 @@ class Intake:
 
     def _workspace(self, intent: Submit, key: SessionKey) -> str:
         if not intent.workspace:
-            name = sha256("\0".join(key).encode()).hexdigest()[:32]
-            return f"{self._defaults.home}/workspaces/{name}"
+            return workspaces.own(str(self._defaults.home), key)
         path = Path(_resolved(intent.workspace))
         allowed = intent.by.platform == "cli" or any(
             path.is_relative_to(root.resolve()) for root in self._defaults.roots
@@ -167,6 +166,17 @@ class Intake:
             raise Refused(
                 "workspace_not_allowed",
                 "`workspace` does not lie below a directory that gateway.workspace_roots names.",
+                param="workspace",
+            )
+        home = str(self._defaults.home.resolve())
+        insists = intent.by.platform == "cli"
+        if str(path) != workspaces.own(home, key) and (
+            workspaces.inside(str(path), home)
+            or (workspaces.holds(str(path), home) and not insists)
+        ):
+            raise Refused(
+                "workspace_not_allowed",
+                "`workspace` is, holds or lies in Holdfast's own home. Name another directory.",
                 param="workspace",
             )
         if not os.path.isdir(path):  # unlike Path.is_dir it minds no name, however long
@@ -221,7 +231,15 @@ def _same_request(earlier: str, now: str, key: str) -> None:
 
 def _resolved(workspace: str) -> str:
     try:
-        return str(Path(workspace).expanduser().resolve()) if workspace else ""
+        path = str(Path(workspace).expanduser().resolve()) if workspace else ""
+        path.encode()
+        return path
+    except UnicodeEncodeError:  # a fact has to name it
+        raise Refused(
+            "workspace_not_allowed",
+            "`workspace` leads to a name that is not UTF-8. Rename it, or name another directory.",
+            param="workspace",
+        ) from None
     except (RuntimeError, OSError):  # no such user, or links in a circle
         raise Refused(
             "workspace_not_found", "`workspace` leads nowhere.", param="workspace"

@@ -12,6 +12,8 @@ from asyncio import Future, get_running_loop
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.core.events import TERMINAL, Record
 from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.types import RunId
@@ -19,12 +21,27 @@ from holdfast.core.types import RunId
 BUFFER = 256 * 1024  # what one follower may leave lying, in bytes, roughly
 BURST = 8 * BUFFER  # what one commit may bring to a follower that has kept up
 TAIL = 32 * 1024  # what is kept of one run
-ENDED = 128  # of how many runs that have ended
-_OVERHEAD = 300  # of a record, beside its text
+ENDED = 128  # of how many runs that have ended: 4 MiB of them
+_OVERHEAD = 300  # of a record, beside what it says
+_PART = 100  # of a message or a call in it, likewise
 
 
 def _size(record: Record) -> int:
-    return _OVERHEAD + len(getattr(record.fact, "text", ""))
+    return _OVERHEAD + _length(record.fact)
+
+
+def _length(said: msgspec.Struct) -> int:
+    """Of all text anywhere in it: a history, arguments, an output. On the way of every record."""
+    length = 0
+    for name in said.__struct_fields__:
+        value = getattr(said, name)
+        if type(value) is str:
+            length += len(value)
+        elif type(value) is tuple:
+            length += sum(_PART + _length(p) for p in value if isinstance(p, msgspec.Struct))
+        elif type(value) is dict:
+            length += sum(_PART + len(key) + len(text) for key, text in value.items())
+    return length
 
 
 class Follower:
@@ -40,8 +57,8 @@ class Follower:
         self._open = True
         self._arrived: Future[None] | None = None
 
-    def push(self, record: Record, commit: int) -> None:
-        """Hand it a record, or cut it if it has too many already."""
+    def push(self, record: Record, size: int, commit: int) -> None:
+        """Hand it a record of that size, or cut it if it has too many already."""
         if not self._open:
             return
         if self._size > (BURST if commit == self._commit else BUFFER):
@@ -49,7 +66,7 @@ class Follower:
             self.close()
             return
         self._commit = commit
-        self._size += _size(record)
+        self._size += size
         self._records.append(record)
         self.nudge()
 
@@ -122,9 +139,10 @@ class Live:
             run_id: RunId | None = getattr(record.fact, "run_id", None)
             if run_id is None:
                 continue
-            self._remember(run_id, record)
+            size = _size(record)
+            self._remember(run_id, record, size)
             for follower in self._followers.get(run_id, ()):
-                follower.push(record, self._commit)
+                follower.push(record, size, self._commit)
 
     def nudge(self) -> None:
         """Readers that hear nothing get a sign of life."""
@@ -138,14 +156,14 @@ class Live:
             for follower in followers:
                 follower.close()
 
-    def _remember(self, run_id: RunId, record: Record) -> None:
+    def _remember(self, run_id: RunId, record: Record, size: int) -> None:
         tail = self._tails.get(run_id)
         if tail is None:
             if type(record.fact) is not InputAdmitted or record.fact.mode is Mode.STEER:
                 return  # it began before this process, or said more than fits
             tail = self._tails[run_id] = _Tail()
         tail.records.append(record)
-        tail.size += _size(record)
+        tail.size += size
         if tail.size > TAIL:
             del self._tails[run_id]
         elif isinstance(record.fact, TERMINAL):

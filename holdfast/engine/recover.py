@@ -13,7 +13,7 @@ import anyio
 
 from holdfast.core.run import Cause
 from holdfast.core.session import OnStart, recover
-from holdfast.core.types import SessionKey
+from holdfast.core.types import RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
 from holdfast.engine.sessions import Held, Sessions
@@ -44,21 +44,37 @@ class Recovery:
         self._policy = policy
         self._noticed = noticed
         self._orphans: dict[SessionKey, tuple[OnStart, Cause]] = {}
+        self._aside: dict[SessionKey, None] = {}
         self._lost = anyio.Event()
         journal.on_failure(self._failed)
 
-    async def start(self) -> int:
-        """What a new process does first; how many runs it found unfinished."""
+    async def start(self, only: frozenset[RunId] | None) -> int:
+        """What a new process does first; how many runs it found unfinished.
+
+        A process that will not stay long names the runs it came for, if any. Sessions without
+        one are left aside, as they are, until somebody needs them.
+        """
         unfinished = await self._journal.unfinished()
         self._sessions.recount(unfinished)
         keys = dict.fromkeys(row.key for row in unfinished)
         for key in keys:
             self._coordinator.orphan(key)
-            self._orphans[key] = (self._policy, Cause.CRASH)
+            self._aside[key] = None
+        wanted = keys if only is None else (r.key for r in unfinished if r.run_id in only)
         async with anyio.create_task_group() as together:  # so that they share their commits
-            for key in keys:
+            for key in dict.fromkeys(wanted):
+                del self._aside[key]
+                self._orphans[key] = (self._policy, Cause.CRASH)
                 together.start_soon(self._bring_back, key)
         return len(unfinished)
+
+    async def need(self, key: SessionKey) -> None:
+        """Somebody needs a session that was left aside."""
+        if key in self._aside:
+            del self._aside[key]
+            self._orphans[key] = (OnStart.RESUME, Cause.CRASH)
+            if not await self._bring_back(key):
+                self._lost.set()
 
     def orphaned(self, key: SessionKey) -> None:
         """The session's drive is gone because the journal could not be written."""
@@ -79,11 +95,11 @@ class Recovery:
                 await self._bring_back_orphans()
 
     async def _bring_back_orphans(self) -> None:
-        for key in tuple(self._orphans):
-            if not await self._bring_back(key):
-                self._lost.set()
-                return
-        log.info("journal can be written again")
+        back = [await self._bring_back(key) for key in tuple(self._orphans)]
+        if all(back):
+            log.info("journal can be written again")
+        else:
+            self._lost.set()
 
     async def _bring_back(self, key: SessionKey) -> bool:
         """Write down that the session's runs were cut, and go on; False: it cannot be written."""
@@ -97,6 +113,11 @@ class Recovery:
                     self._noticed(held)
         except (JournalUnavailable, Conflict):
             return False
+        except Exception:
+            # A session that cannot be read must not keep the others from coming back.
+            log.exception("session left aside", extra={"session_id": key.session_id})
+            del self._orphans[key]
+            return True
         del self._orphans[key]
         self._coordinator.adopt(key)
         return True

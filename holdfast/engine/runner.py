@@ -14,19 +14,19 @@ from random import random
 from holdfast.core import answers, limits, run
 from holdfast.core.call import CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
-from holdfast.core.inbox import InputPromoted, InputSuperseded
+from holdfast.core.inbox import InputPromoted
 from holdfast.core.limits import GiveUp, Limits, TryAgain
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunFailed
-from holdfast.core.session import current
+from holdfast.core.session import current, give_up
 from holdfast.core.types import Fact, RunId
 from holdfast.engine import calls as settling
-from holdfast.engine.calls import Calls
+from holdfast.engine.calls import Calls, plain
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Drive
 from holdfast.engine.prompt import system_prompt
 from holdfast.engine.sessions import Held, Sessions
-from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.errors import HoldfastError, JournalUnavailable, Overflow, Rejected, Transient
 from holdfast.journal.journal import Pending
 from holdfast.models.model import Answer, Model, Reasoning, Request, Text, ToolSpec
 
@@ -125,15 +125,12 @@ class Runner:
 
     async def _end(self, held: Held, ending: run.RunCancelled | RunFailed, reason: str) -> None:
         """End a run that will not read its inputs any more."""
-        unread = held.session.runs[ending.run_id].unread
-        superseded = (
-            InputSuperseded(input_id=i, run_id=ending.run_id, reason=reason) for i in unread
-        )
-        await self._say(held, ending.run_id, *superseded, ending).wait()
+        given_up = give_up(held.session.runs[ending.run_id], reason)
+        await self._say(held, ending.run_id, *given_up, ending).wait()
 
     async def _fail(self, held: Held, run_id: RunId, code: str, error: str) -> None:
         usage = held.session.runs[run_id].usage
-        failed = RunFailed(run_id=run_id, code=code, error=error, usage=usage)
+        failed = RunFailed(run_id=run_id, code=code, error=plain(error), usage=usage)
         await self._end(held, failed, code)
 
     async def _ask(self, held: Held, now: Run, turn: int) -> None:
@@ -146,6 +143,8 @@ class Runner:
         for attempt in count(1):
             try:
                 answer = await self._stream(held, now.id, turn, request)
+            except JournalUnavailable:
+                raise  # not the model's doing
             except Transient as error:
                 if await self._try_again(held, now.id, turn, attempt, error):
                     continue
@@ -193,7 +192,9 @@ class Runner:
     ) -> bool:
         decision = limits.retry(self._limits, attempt, error.retry_after_s, random())
         if held.partial:
-            self._say(held, run_id, MessageVoided(run_id=run_id, turn=turn, reason=str(error)))
+            self._say(
+                held, run_id, MessageVoided(run_id=run_id, turn=turn, reason=plain(str(error)))
+            )
         match decision:
             case TryAgain(after_s=after_s):
                 log.warning(

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from holdfast.core import answers, call, lifecycle, run, session
 from holdfast.core.approval import ApprovalDenied, ApprovalExpired, ApprovalRequested, Choice
 from holdfast.core.events import TERMINAL, Record
-from holdfast.core.inbox import InputAdmitted, InputSuperseded, Mode
+from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.intents import (
     Answer,
     Answered,
@@ -93,7 +93,14 @@ class Service:
         self._intake = Intake(parts.journal, self._sessions, parts.clock, parts.limits, defaults)
         runner = Runner(
             self._sessions,
-            Calls(parts.tools, parts.blobs, parts.clock, parts.approval_s, parts.redactor),
+            Calls(
+                parts.tools,
+                parts.blobs,
+                parts.clock,
+                parts.approval_s,
+                parts.redactor,
+                parts.home / "workspaces",
+            ),
             parts.model,
             parts.model_name,
             [ToolSpec(t.name, t.description, schema(t.arguments)) for t in parts.tools],
@@ -115,10 +122,10 @@ class Service:
         )
         parts.journal.on_commit(self._committed)
 
-    async def start(self) -> None:
-        """The way up. Afterwards new work is taken."""
+    async def start(self, only: frozenset[RunId] | None = None) -> None:
+        """The way up. Afterwards new work is taken. `only`: the runs to bring back, if not all."""
         self._change(lifecycle.Change.JOURNAL_OPENED)
-        found = await self._recovery.start()
+        found = await self._recovery.start(only)
         self._tasks.start_soon(self._recovery.tend)
         self._tasks.start_soon(self._lag.watch)
         self._tasks.start_soon(timers.nudge, self._live, self._parts.clock)
@@ -156,6 +163,10 @@ class Service:
             try:
                 match intent:
                     case Submit():
+                        if intent.session_id is not None:
+                            await self._recovery.need(
+                                SessionKey(intent.by.owner, intent.session_id)
+                            )
                         return await self._intake.submit(intent, self._status)
                     case Stop():
                         return await self._stop(intent)
@@ -362,11 +373,14 @@ class Service:
     async def _unfinished(self, by: Principal, run_id: RunId) -> SessionKey:
         """The session of a run that has not ended."""
         if (found := self._sessions.running(run_id)) is not None and found[0].key.owner == by.owner:
-            return found[0].key
-        row = await self._row(by, run_id)
-        if row.ended_seq is not None:
-            raise Refused("run_ended", f"Run {run_id} has ended: {row.status}.")
-        return row.key
+            key = found[0].key
+        else:
+            row = await self._row(by, run_id)
+            if row.ended_seq is not None:
+                raise Refused("run_ended", f"Run {run_id} has ended: {row.status}.")
+            key = row.key
+        await self._recovery.need(key)
+        return key
 
     def _committed(self, records: Sequence[Record]) -> None:
         """On the loop, after every commit: tell readers, then do what the facts ask for."""
@@ -390,22 +404,18 @@ class Service:
         for asked in held.session.approvals.values():
             self._expiries.add(asked.requested.expires_at, held.key)
 
-    async def _broken(self, key: SessionKey, error: Exception) -> None:
-        """A drive raised what it should not have: the run fails, aloud."""
+    async def _broken(self, key: SessionKey, run_id: RunId | None, error: Exception) -> None:
+        """A drive raised what it should not have: the run it was at fails, aloud."""
         log.error("drive broke", exc_info=error, extra={"session_id": key.session_id})
         async with self._sessions.hold(key) as held:
-            now = next(iter(held.session.runs.values()), None) if held else None
+            now = held.session.runs.get(run_id) if held and run_id else None
             if held is None or now is None:
                 return
-            gone = (
-                InputSuperseded(input_id=i, run_id=now.id, reason="internal_error")
-                for i in now.unread
-            )
             text = f"Internal error: {type(error).__name__}. The log has the details."
             failed = run.RunFailed(
                 run_id=now.id, code="internal_error", error=text, usage=now.usage
             )
-            self._sessions.append(held, *gone, failed)
+            await self._sessions.append(held, *session.give_up(now, failed.code), failed).wait()
 
     def _orphaned(self, key: SessionKey) -> None:
         self._recovery.orphaned(key)

@@ -23,7 +23,7 @@ from holdfast.core.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Journal, Pending, RunRow
+from holdfast.journal.journal import Conflict, Journal, Pending, RunRow
 
 KEEP_IDLE = 256
 
@@ -68,6 +68,7 @@ class Sessions:
         self._by_stream: dict[int, SessionKey] = {}
         self._by_run: dict[RunId, SessionKey] = {}
         self._loading: dict[SessionKey, anyio.Event] = {}
+        self._failures = 0  # commits that failed so far
         self.counts: Counter[run_machine.Status] = Counter()  # of unfinished runs
         journal.on_failure(self._void)
 
@@ -118,7 +119,11 @@ class Sessions:
         for fact in facts:
             after = session_machine.evolve(after, fact, now)
         changed = _changed(before, after)
-        pending = self._journal.append(held.stream, held.head, now, facts, changed)
+        try:
+            pending = self._journal.append(held.stream, held.head, now, facts, changed)
+        except Conflict:
+            self._discard(held)  # whoever comes next folds it again
+            raise
         held.session, held.head, held.last_at = after, pending.seq, now
         for fact in facts:
             held.transcript.add(fact)
@@ -161,6 +166,19 @@ class Sessions:
             loaded.set()
 
     async def _read(self, key: SessionKey) -> Held | None:
+        """The session as it is on disk; read again if a commit failed meanwhile."""
+        while True:
+            failures = self._failures
+            held = await self._fold(key)
+            if failures == self._failures:
+                break
+        if held is not None:
+            for run_id in held.session.runs:
+                self._by_run[run_id] = key
+            self._keep(held)
+        return held
+
+    async def _fold(self, key: SessionKey) -> Held | None:
         """Fold what is not final from its facts; of what is final, only what is still read."""
         row = await self._journal.stream_of(key)
         if row is None:
@@ -179,11 +197,9 @@ class Sessions:
                 session = session_machine.recall(session, record.fact)
         held.session = session
         for run in session.runs.values():
-            self._by_run[run.id] = key
             turn = run.turn + 1
             if run.driven and await self._journal.has_deltas(row.stream, run.id, turn):
                 held.partial = turn
-        self._keep(held)
         return held
 
     def _keep(self, held: Held) -> None:
@@ -199,6 +215,13 @@ class Sessions:
         self._idle[held.key] = None
         while len(self._idle) > KEEP_IDLE:
             self._drop(self._held[self._idle.popitem(last=False)[0]])
+
+    def _discard(self, held: Held) -> None:
+        """Its fold is wrong: nobody may go on with it."""
+        held.void = True
+        self._idle.pop(held.key, None)
+        if self._held.get(held.key) is held:
+            self._drop(held)
 
     def _drop(self, held: Held) -> None:
         del self._held[held.key]
@@ -216,6 +239,7 @@ class Sessions:
         self._rest(held)
 
     def _void(self) -> None:
+        self._failures += 1
         for held in self._held.values():
             held.void = True
             self.counts.subtract(r.status for r in held.session.runs.values())

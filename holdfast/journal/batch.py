@@ -1,5 +1,6 @@
 """What is committed together, and how deltas that wait for the same commit become one."""
 
+import re
 from asyncio import Event
 
 from holdfast.core.events import Delta, Record
@@ -7,6 +8,7 @@ from holdfast.core.types import RunId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.projections import Row
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 MERGED = 32 * 1024  # characters, roughly: what a slow reader must be able to take at once
 
 
@@ -41,17 +43,21 @@ class Growing:
 
     def closed(self) -> Record:
         """The record it has become."""
-        fact = self.kind(run_id=self.run_id, turn=self.turn, text="".join(self.parts))
+        text = "".join(self.parts)
+        if not text.isascii():
+            text = _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)  # it has no written form
+        fact = self.kind(run_id=self.run_id, turn=self.turn, text=text)
         return Record(self.stream, self.seq, self.at, fact)
 
 
 class Batch:
     """Records and the projections they lead to: all of it is committed, or none."""
 
-    __slots__ = ("_done", "entries", "error", "full", "keys", "records", "runs", "tails")
+    __slots__ = ("_done", "data", "entries", "error", "full", "keys", "records", "runs", "tails")
 
     def __init__(self) -> None:
         self.entries: list[Record | Growing] = []
+        self.data: list[bytes] = []  # of each entry, as it is written; empty for what still grows
         self.tails: dict[int, Growing] = {}  # the last entry of a stream, if it may grow
         self.runs: dict[RunId, Row] = {}
         self.keys: dict[int, SessionKey] = {}

@@ -6,6 +6,8 @@
   what is decided and enqueued with no await in between cannot be overtaken. Records
   become durable in the order they were enqueued, all facts of one append together
   with their projections or none of them.
+* A fact that has no written form (a lone surrogate) is the error of whoever says it: `append`
+  raises, nothing is enqueued. In streamed text U+FFFD takes its place.
 * `Pending.wait` returns when the facts are durable and readers have been told. A
   failed commit fails everything enqueued and not yet committed; whoever holds a fold
   in memory throws it away and loads it again. `expected_seq` that is not the stream's
@@ -115,7 +117,10 @@ class Journal(Protocol):
         ...
 
     async def stream_of(self, key: SessionKey) -> StreamRow | None:
-        """The session's stream, if it exists; its head is then known to `append`."""
+        """The session's stream, if it exists; its head is then known to `append`.
+
+        Of one that was forgotten on its way to the disk, once it is there.
+        """
         ...
 
     async def facts(

@@ -8,6 +8,7 @@ A commit that fails takes with it all that was enqueued behind it: those records
 numbered and decided on top of it. Everybody starts again from what is on disk.
 """
 
+import logging
 import sqlite3
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from holdfast.core.events import ACTED_UPON, TERMINAL, Delta, Record
 from holdfast.core.run import Run
 from holdfast.core.types import Fact, SessionKey
 from holdfast.errors import JournalUnavailable
+from holdfast.journal import codec
 from holdfast.journal.batch import Batch, Growing
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Conflict, StreamRow
@@ -34,6 +36,8 @@ from holdfast.journal.sqlite_writer import (
     disk_free,
     prune,
 )
+
+log = logging.getLogger(__name__)
 
 SPACE_CHECK_S = 0.5
 # A batch stays open for some turns of the loop, and never longer than this. An idle loop
@@ -74,6 +78,7 @@ class SqliteJournal(SqliteReader):
         self._low_water = low_water
         self._heads: dict[int, int] = {}
         self._keys: dict[int, SessionKey] = {}
+        self._leaving: dict[SessionKey, Batch] = {}  # forgotten, with what is not on disk yet
         newest = connection.execute("SELECT max(stream) FROM sessions").fetchone()[0]
         self._next_stream = 1 + (newest or 0)
         self._batch = Batch()
@@ -85,7 +90,7 @@ class SqliteJournal(SqliteReader):
         self._space_checked = 0.0
         self._committed: list[Callable[[Sequence[Record]], None]] = []
         self._failed: list[Callable[[], None]] = []
-        self._writer = SqliteWriter(connection, blobs, ballast, loop, self._done)
+        self._writer = SqliteWriter(connection, blobs, ballast, loop, self._done, self._broke.set)
 
     @classmethod
     async def open(
@@ -119,6 +124,8 @@ class SqliteJournal(SqliteReader):
 
     async def stream_of(self, key: SessionKey) -> StreamRow | None:
         """The session's stream, if it exists; its head is then known to `append`."""
+        while (batch := self._leaving.get(key)) is not None:  # the disk does not know all yet
+            await batch.settled()
         row = await self.head(key)
         if row is None:
             return None
@@ -134,8 +141,11 @@ class SqliteJournal(SqliteReader):
         seq = self._head(stream)
         if seq != expected_seq:
             raise Conflict(f"stream {stream} is at {seq}, not at {expected_seq}")
+        # Before anything is touched: what has no written form is the error of whoever says it.
+        data = [codec.encode(fact) for fact in facts]
         batch = self._batch
         batch.tails.pop(stream, None)
+        batch.data += data
         first, ended = seq + 1, None
         for fact in facts:
             seq += 1
@@ -166,13 +176,18 @@ class SqliteJournal(SqliteReader):
         batch.keys[stream] = self._keys[stream]
         tail = batch.tails[stream] = Growing(stream, seq, at, delta)
         batch.entries.append(tail)
+        batch.data.append(b"")
         self._kick()
         return seq
 
     def forget(self, stream: int) -> None:
         """Nobody holds this stream's fold any more; its head may leave memory."""
         self._heads.pop(stream, None)
-        self._keys.pop(stream, None)
+        key = self._keys.pop(stream, None)
+        for batch in (self._batch, self._inflight):
+            if key is not None and batch is not None and stream in batch.keys:
+                self._leaving[key] = batch
+                break  # the newest is the last to arrive
 
     def on_commit(self, listener: Callable[[Sequence[Record]], None]) -> None:
         """Call `listener` on the loop with every committed batch, in order."""
@@ -225,7 +240,8 @@ class SqliteJournal(SqliteReader):
             except sqlite3.Error:  # deleting needs room too: another time, then
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            self._loop.call_soon_threadsafe(done.set)
+            finally:
+                self._loop.call_soon_threadsafe(done.set)
 
         self._writer.put(job)
         await done.wait()
@@ -273,7 +289,9 @@ class SqliteJournal(SqliteReader):
             self._fail(batch, batch.error)
             return
         for listener in self._committed:
-            listener(batch.records)
+            _tell(listener, batch.records)
+        if self._leaving:
+            self._leaving = {k: b for k, b in self._leaving.items() if b is not batch}
         batch.settle()
         if self._batch.entries:
             self._kick()  # not at once: whoever was waiting for this one may have more to say
@@ -282,13 +300,20 @@ class SqliteJournal(SqliteReader):
         behind, self._batch = self._batch, Batch()
         self._heads.clear()
         self._keys.clear()
-        if self._writer.broken:
-            self._broke.set()
+        self._leaving.clear()
         for listener in self._failed:
-            listener()
+            _tell(listener)
         for lost in (batch, behind):
             lost.error = error
             lost.settle()
+
+
+def _tell(listener: Callable[..., None], *about: object) -> None:
+    """Whatever it makes of it: the others are told too, and whoever waits is woken."""
+    try:
+        listener(*about)
+    except Exception:
+        log.exception("a listener of the journal failed")
 
 
 def _connect(path: Path, boot_id: str, ballast: Ballast) -> sqlite3.Connection:

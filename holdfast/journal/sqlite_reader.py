@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record
 from holdfast.core.run import Status
@@ -50,7 +51,8 @@ ORDER BY seq LIMIT :limit
 """
 _FACTS = """
 SELECT seq, at, kind, version, data, blob FROM events
-WHERE stream = ? AND (kind IN ({kinds}) OR run_id IN ({runs})) ORDER BY seq
+WHERE stream = ? AND (kind IN ({kinds}) OR run_id IN (SELECT value FROM json_each(?)))
+ORDER BY seq
 """
 _REPLAY = """
 SELECT k.run_id, s.session_id, k.fingerprint
@@ -77,8 +79,9 @@ class SqliteReader:
     ) -> list[Record]:
         """All facts of these kinds or of these runs, in order. Never deltas."""
         names = [kind(k) for k in kinds]
-        sql = _FACTS.format(kinds=_marks(names), runs=_marks(runs))
-        return await self._records(stream, sql, (stream, *names, *runs), _NO_RUN)
+        wanted = msgspec.json.encode(runs).decode()  # one variable: there is a bound on those
+        sql = _FACTS.format(kinds=_marks(names))
+        return await self._records(stream, sql, (stream, *names, wanted), _NO_RUN)
 
     async def open_runs(self, stream: int) -> list[RunId]:
         """The stream's runs that have not ended."""

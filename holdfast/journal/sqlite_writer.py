@@ -9,6 +9,7 @@ accepted can still be finished. An error of the disk itself is not survivable he
 """
 
 import errno
+import logging
 import os
 import queue
 import sqlite3
@@ -30,6 +31,8 @@ from holdfast.journal.blobs import Blobs
 from holdfast.journal.migrate import migrate
 from holdfast.journal.projections import Row, key_row, session_row
 
+log = logging.getLogger(__name__)
+
 BLOB_FROM = 64 * 1024  # a fact bigger than this is a file
 SKIP_AFTER_POWER_CUT = 10_000
 PRUNE_RUNS = 200  # per transaction, so that pruning never holds up a commit for long
@@ -45,7 +48,7 @@ _CHUNKS = (256, 64, 16, 4, 1)  # rows per statement: few statements, and few kin
 
 
 class SqliteWriter:
-    """The writer thread. `done` is called on the loop after each batch, in order."""
+    """The writer thread. It tells the loop: `done` after each batch, in order, and `broke` once."""
 
     def __init__(
         self,
@@ -54,12 +57,14 @@ class SqliteWriter:
         ballast: "Ballast",
         loop: AbstractEventLoop,
         done: Callable[[Batch], None],
+        broke: Callable[[], object],
     ) -> None:
         self._connection = connection
         self._blobs = blobs
         self._ballast = ballast
         self._loop = loop
         self._done = done
+        self._broke = broke
         self._work: queue.SimpleQueue[Batch | Job | None] = queue.SimpleQueue()
         self._full = True  # as `connect` left it
         self.broken = ""  # not empty: the file cannot be trusted any more
@@ -80,32 +85,40 @@ class SqliteWriter:
     def _write(self) -> None:
         self._ballast.fill()
         while (work := self._work.get()) is not None:
-            if not isinstance(work, Batch):
-                work(self._connection)
-                continue
-            self._commit(work)
+            was_broken = self.broken
+            self._do(work)
             try:
-                self._loop.call_soon_threadsafe(self._done, work)
+                if self.broken != was_broken:
+                    self._loop.call_soon_threadsafe(self._broke)
+                if isinstance(work, Batch):
+                    self._loop.call_soon_threadsafe(self._done, work)
             except RuntimeError:  # the loop is gone, and with it whoever could be told
                 break
         self._connection.close()
 
-    def _commit(self, batch: Batch) -> None:
+    def _do(self, work: Batch | Job) -> None:
+        """Do it or note why not, whatever is raised: nobody would notice the end of this thread."""
+        reason = self.broken
         try:
-            try:
-                self._transact(batch)
-            except (sqlite3.OperationalError, OSError) as error:
-                if not _is_full(error) or not self._ballast.release():
-                    raise
-                self.short = True
-                self._transact(batch)
-        except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
-            # The last three: a fact that has no written form. Then we have a bug, and must not
-            # go on as if it could be mended here; nor may this thread end and nobody notice.
+            if not isinstance(work, Batch):
+                work(self._connection)
+            elif not reason:
+                self._commit(work)
+        except Exception as error:  # noqa: BLE001  see above
             reason = f"the journal cannot be written: {error}"
             if not isinstance(error, OSError) and not _is_full(error):
-                self.broken = reason
-            batch.error = JournalUnavailable(reason, retry_after_s=5)
+                self.broken = self.broken or reason
+        if reason and isinstance(work, Batch):
+            work.error = JournalUnavailable(reason, retry_after_s=5)
+
+    def _commit(self, batch: Batch) -> None:
+        try:
+            self._transact(batch)
+        except (sqlite3.OperationalError, OSError) as error:
+            if not _is_full(error) or not self._ballast.release():
+                raise
+            self.short = True
+            self._transact(batch)
 
     def _transact(self, batch: Batch) -> None:
         execute = self._connection.execute
@@ -126,17 +139,17 @@ class SqliteWriter:
         deltas: list[Row] = []
         sessions: list[Row] = []
         named: list[Row] = []
-        for stream, seq, at, fact in batch.records:
+        for (stream, seq, at, fact), data in zip(batch.records, batch.data, strict=True):
             key = batch.keys[stream]
             owner, name = key.owner, kind(fact)
             if type(fact) is MessageDelta or type(fact) is ReasoningDelta:
                 deltas.append((stream, seq, owner, fact.run_id, at, name, fact.turn, fact.text))
                 continue
             run_id: RunId | None = getattr(fact, "run_id", None)
-            data, blob = codec.encode(fact), None
+            row, blob = data, None
             if len(data) > BLOB_FROM:
-                data, blob = b"", self._blobs.put(data)
-            events.append((stream, seq, owner, run_id, at, name, codec.VERSION, data, blob))
+                row, blob = b"", self._blobs.put(data)
+            events.append((stream, seq, owner, run_id, at, name, codec.VERSION, row, blob))
             if type(fact) is SessionOpened:
                 sessions.append(session_row(fact, owner, stream, at))
             elif type(fact) is InputAdmitted and (asked := fact.idempotency) is not None:
@@ -171,22 +184,25 @@ class Ballast:
         self._size = size
 
     def fill(self) -> None:
-        """Keep the space back, unless there is little left anyway."""
-        if self._size == 0 or disk_free(self._path.parent) < 4 * self._size:
-            return
-        with self._path.open("ab") as file:
-            if file.tell() < self._size:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, self._size)
-                except OSError:  # a file system that cannot: then there is none to give up
-                    file.truncate(0)
+        """Keep the space back, unless there is little left anyway, or it cannot be done."""
+        try:
+            if self._size == 0 or disk_free(self._path.parent) < 4 * self._size:
+                return
+            with self._path.open("ab") as file:
+                if file.tell() < self._size:
+                    try:
+                        os.posix_fallocate(file.fileno(), 0, self._size)
+                    except OSError:  # not this file system: then there is none to give up
+                        file.truncate(0)
+        except OSError as error:
+            log.warning("no space is kept back for a full disk", extra={"reason": str(error)})
 
     def release(self) -> bool:
         """Give the space up; whether there was any."""
         try:
             held = self._path.stat().st_size > 0
             self._path.unlink()
-        except FileNotFoundError:
+        except OSError:  # there is none, or what is there is none
             return False
         return held
 

@@ -12,7 +12,8 @@ import anyio
 import pytest
 from anyio.abc import Process
 
-from tests.cli import COMMAND, Place
+from holdfast import __version__
+from tests.cli import COMMAND, Place, read_until
 from tests.fakes.model_server import ModelServer, Wait, serve, stream, token
 
 pytestmark = pytest.mark.anyio
@@ -37,10 +38,15 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(place: Place) -> AsyncIterator[Terminal]:
+async def terminal(place: Place, *args: str) -> AsyncIterator[Terminal]:
     keyboard, inside = pty.openpty()
     process = await anyio.open_process(
-        COMMAND, stdin=inside, stdout=inside, stderr=inside, cwd=place.work, env=place.environ
+        [*COMMAND, *args],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        cwd=place.work,
+        env=place.environ,
     )
     os.close(inside)
     try:
@@ -92,6 +98,55 @@ async def test_an_interrupt_stops_the_run_and_comes_back_to_the_prompt(
         await screen.read_until("on\r\n› ")
         screen.process.send_signal(signal.SIGINT)
         assert await screen.process.wait() == 0
+
+
+@pytest.mark.usefixtures("server")
+async def test_the_conversation_says_what_it_is_and_how_to_come_back(place: Place) -> None:
+    async with terminal(place) as screen:
+        said = await screen.read_until("› ")
+        assert f"Holdfast {__version__} · openai/fake · {place.work} · " in said
+        await screen.type("/help\n")
+        assert "drops a line that is being typed" in await screen.read_until("\n› ")
+        await screen.type("say:one\n")
+        await screen.read_until("one\r\n› ")
+        await screen.type("/exit\n")
+        said = await screen.read_until("to go on: holdfast --session ")
+        assert await screen.process.wait() == 0
+
+
+async def test_that_there_is_no_model_is_said_once(place: Place) -> None:
+    async with terminal(place) as screen:
+        await screen.read_until("› ")
+        await screen.type("list the files here\n")
+        assert "no model is configured:" in await screen.read_until("\n› ")
+        await screen.type("list the files here\n")
+        assert "no model is configured:" not in await screen.read_until("\n› ")
+
+
+@pytest.mark.usefixtures("server")
+async def test_an_interrupt_drops_the_line_that_is_being_typed_and_only_else_leaves(
+    place: Place,
+) -> None:
+    async with terminal(place) as screen:
+        await screen.read_until("› ")
+        await screen.type("say:not this")
+        await screen.read_until("not this")  # its echo: the terminal has it
+        screen.process.send_signal(signal.SIGINT)
+        await screen.read_until("\r\n› ")
+        await screen.type("say:that\n")
+        assert "not this" not in await screen.read_until("that\r\n› ")
+        screen.process.send_signal(signal.SIGINT)
+        assert (await screen.read_until("to go on:")).startswith("\r\n")
+        assert await screen.process.wait() == 0
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_model_that_is_not_served_is_refused_before_the_first_word(place: Place) -> None:
+    async with place.started("gateway", "run", "--port", "0") as gateway:
+        await read_until(gateway.stderr, "ready on")
+        async with terminal(place, "--model", "openai/other") as screen:
+            await screen.read_until("serves openai/fake, not openai/other")
+            assert await screen.process.wait() == 2
 
 
 @pytest.mark.usefixtures("server")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import take_lock
 from holdfast.cli.client import connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.wire import Submission
 from holdfast.config import load
+from holdfast.lock import take_lock
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +36,10 @@ async def test_without_an_owner_the_client_is_its_own_and_leaves_the_home_free(
 ) -> None:
     config = load({"HOME": str(tmp_path), "HOLDFAST_HOME": str(tmp_path / "home")}, {})
     notes: list[str] = []
+    work = tmp_path / "work"
+    work.mkdir()
     async with connect(config, notes.append) as client:
-        run_id = await client.submit(Submission(input="hi", workspace=str(tmp_path)))
+        run_id = await client.submit(Submission(input="hi", workspace=str(work)))
         events = [frame.event.event async for frame in client.follow(run_id)]
         again = [frame.event.event async for frame in client.follow(run_id)]
         assert (await client.status(run_id)).status == "completed"

@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
-from tests.cli import Place
+from tests.cli import COMMAND, Place
 
 pytestmark = pytest.mark.anyio
 
@@ -16,9 +17,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.fault("F-25")
-@pytest.mark.parametrize(
-    "command", [("run", "hi"), ("gateway", "run"), ("doctor",), ("config",), ("runs",)]
-)
+@pytest.mark.parametrize("command", [("run", "hi"), ("gateway", "run"), ("config",), ("runs",)])
 async def test_a_wrong_key_in_the_file_ends_every_command_with_78(
     place: Place, command: tuple[str, ...]
 ) -> None:
@@ -40,7 +39,56 @@ async def test_a_wrong_flag_is_named_like_any_other_setting(place: Place) -> Non
 
 async def test_what_is_no_command_is_a_usage_error(place: Place) -> None:
     assert (await place.holdfast("dance")).code == 2
-    assert (await place.holdfast("gateway")).code == 2
+    for said in (("run", "--bogus", "x"), ("gateway", "run", "x"), ("config", "--bogus")):
+        result = await place.holdfast(*said)
+        assert result.code == 2
+        command = " ".join(word for word in said[:2] if word.isalpha() and word != "x")
+        assert result.err.startswith(f"usage: holdfast {command} [-h]")
+
+
+async def test_a_name_that_is_empty_is_a_usage_error(place: Place) -> None:
+    for option in ("--session", "--workspace", "--model"):
+        result = await place.holdfast("run", "hi", option, "")
+        assert result.code == 2
+        assert result.err.endswith(f"holdfast run: error: argument {option}: is empty\n")
+
+
+async def test_help_and_version_may_be_asked_for_in_words(place: Place) -> None:
+    for word, option in (("help", "--help"), ("version", "--version")):
+        asked = await place.holdfast(word)
+        assert (asked.code, asked.err) == (0, "")
+        assert asked == await place.holdfast(option)
+    assert "78 configuration" in (await place.holdfast("help")).out
+
+
+async def test_the_gateway_alone_shows_what_it_can_do(place: Place) -> None:
+    result = await place.holdfast("gateway")
+    assert (result.code, result.out) == (2, "")
+    assert "serve until a signal comes" in result.err
+
+
+async def test_what_the_terminal_cannot_show_does_not_end_a_command(place: Place) -> None:
+    place.environ |= {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    place.environ |= {"HOLDFAST_MODEL": "offline"}
+    result = await place.holdfast("doctor")
+    assert (result.code, result.err) == (0, "")
+    (place.work / "notes.txt").write_text("größe", "utf-8")
+    result = await place.holdfast("run", "read notes.txt")
+    assert result.code == 0, result.err
+    assert "gr??e" in result.out
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_output_that_cannot_be_written_is_told_in_one_line(
+    place: Place, unbuffered: str
+) -> None:
+    place.environ["PYTHONUNBUFFERED"] = unbuffered
+    with open("/dev/full", "w") as full:  # noqa: ASYNC230  a device does not block
+        done = await anyio.run_process(
+            [*COMMAND, "config"], check=False, stdout=full, cwd=place.work, env=place.environ
+        )
+    assert done.returncode == 74
+    assert done.stderr == b"holdfast: cannot write the output: No space left on device\n"
 
 
 async def test_nothing_to_do_is_a_usage_error(place: Place) -> None:
@@ -52,13 +100,44 @@ async def test_nothing_to_do_is_a_usage_error(place: Place) -> None:
 
 
 async def test_the_home_of_a_user_is_no_workspace_by_accident(place: Place) -> None:
-    result = await place.holdfast("run", "hi", cwd=place.root)
-    assert result.code == 2
-    assert f"insist with --workspace {place.root}" in result.err
+    user = place.work
+    place.environ["HOME"] = str(user)
+    refusals = [
+        await place.holdfast("run", "hi"),
+        await place.holdfast("run", "hi", "--yes"),
+        await place.holdfast("run", "hi", "--workspace", str(user)),
+    ]
+    for result in refusals:
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            f"holdfast: {user} is your home directory, more than a run should touch; "
+            f"go to a project's directory, or insist with --workspace {user} --yes\n"
+        )
+    assert (await place.holdfast("run", "hi", "--workspace", str(user), "--yes")).code == 0
 
-    result = await place.holdfast("run", "hi", "--workspace", str(place.root))
-    assert result.code == 2
-    assert "insist with --workspace and --yes" in result.err
+
+async def test_what_holds_our_own_home_must_be_insisted_on(place: Place) -> None:
+    for path, why in (
+        (Path("/"), "is the root of the file system"),
+        (place.root, "is your home directory"),
+        (place.root.parent, f"holds Holdfast's own home {place.home}"),
+    ):
+        result = await place.holdfast("run", "hi", cwd=path)
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            f"holdfast: {path} {why}, more than a run should touch; go to a project's "
+            f"directory, or insist with --workspace {path} --yes\n"
+        )
+        insisting = ("--workspace", str(path), "--yes")
+        assert (await place.holdfast("run", "hi", *insisting, cwd=path)).code == 0
+
+
+async def test_what_lies_in_our_own_home_is_no_workspace_at_all(place: Place) -> None:
+    await place.holdfast("run", "hi")
+    path = place.home / "run"
+    result = await place.holdfast("run", "hi", "--workspace", str(path), "--yes")
+    assert (result.code, result.out) == (2, "")
+    assert f"lies in Holdfast's own home {place.home}" in result.err
 
 
 async def test_a_workspace_must_be_there(place: Place) -> None:
@@ -92,7 +171,7 @@ async def test_the_files_place_is_told_even_when_it_is_broken(place: Place) -> N
 
 async def test_an_unexpected_error_is_one_line_and_its_trace_is_kept(place: Place) -> None:
     place.home.mkdir(mode=0o700)
-    (place.home / "run").touch()  # where a directory has to be
+    (place.home / "blobs").touch()  # where a directory has to be
     result = await place.holdfast("run", "hi")
     assert result.code == 70
     assert result.err.count("\n") == 1

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.lock import take_lock
 from tests.cli import Place, read_until
-from tests.fakes.model_server import serve
+from tests.fakes.model_server import Wait, serve, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -70,9 +71,89 @@ async def test_a_key_that_others_can_read_is_pointed_out(place: Place) -> None:
 
 async def test_the_owner_of_the_home_is_seen(place: Place) -> None:
     async with place.started("gateway", "run", "--port", "0") as gateway:
-        await read_until(gateway.stderr, "ready on")
+        said = await read_until(gateway.stderr, " (model")
+        address = said.rpartition("ready on ")[2].partition(" ")[0]
         report = await examine(place)
-    assert report["checks"]["owner"]["finding"] == "a gateway serves the home: ok"
+    assert report["checks"]["owner"]["finding"] == (
+        f"a gateway (pid {gateway.pid}) serves the home: ok"
+    )
+    finding = report["checks"]["door"]["finding"]
+    assert finding == f"open on {address}, its key is in {place.home}/api_key"
+
+
+async def test_a_terminal_that_owns_the_home_is_called_one(place: Place) -> None:
+    async with serve() as server:
+        server.then(stream(Wait()))
+        place.environ |= {"OPENAI_BASE_URL": server.base_url, "HOLDFAST_MODEL": "openai/fake"}
+        async with place.started("run", "hi") as terminal:
+            await server.asked(1)
+            report = await examine(place)
+    assert report["checks"]["owner"]["finding"] == (
+        f"a terminal (pid {terminal.pid}) serves the home, and no gateway does: ok"
+    )
+    assert report["checks"]["door"]["finding"].startswith(
+        "http://127.0.0.1:8642 once a gateway runs, its key will be made, in "
+    )
+
+
+async def test_an_owner_that_does_not_answer_needs_mending(place: Place) -> None:
+    lock = take_lock(place.home)
+    assert lock is not None
+    lock.describe("terminal", "")
+    report = await examine(place, code=1)
+    lock.release()
+    assert "a terminal (pid " in report["checks"]["owner"]["finding"]
+    assert "does not answer" in report["checks"]["owner"]["finding"]
+
+
+async def test_a_home_that_cannot_be_made_is_found_by_trying(place: Place) -> None:
+    place.environ["HOLDFAST_HOME"] = "/proc/hf/home"
+    report = await examine(place, code=78)
+    assert not report["usable"]
+    assert report["checks"]["home"]["verdict"] == "bad"
+    assert "cannot be made: in /proc:" in report["checks"]["home"]["finding"]
+    place.environ["HOLDFAST_HOME"] = "/proc"
+    assert (await examine(place, code=1))["checks"]["home"]["verdict"] == "bad"
+
+
+async def test_a_plugin_that_is_not_there_needs_mending(place: Place) -> None:
+    place.configure('plugins = ["nope"]\n')
+    report = await examine(place, code=1)
+    assert report["checks"]["plugins"]["verdict"] == "bad"
+    assert "plugin nope cannot be imported" in report["checks"]["plugins"]["finding"]
+
+
+async def test_a_plugin_that_fails_needs_mending_too(place: Place) -> None:
+    (place.work / "broken.py").write_text("1 / 0\n")
+    place.environ["PYTHONPATH"] = str(place.work)
+    place.configure('plugins = ["broken"]\n')
+    report = await examine(place, code=1)
+    assert "ZeroDivisionError" in report["checks"]["plugins"]["finding"]
+
+
+@pytest.mark.fault("F-25")
+async def test_a_wrong_configuration_is_told_beside_what_can_be_seen_without_one(
+    place: Place,
+) -> None:
+    place.configure("[gateway]\nprot = 1\n")
+    result = await place.holdfast("doctor")
+    assert (result.code, result.err) == (78, "")
+    assert f"✗ config   {place.home}/config.toml: unknown key gateway.prot\n" in result.out
+    assert "did you mean port = 8642 under [gateway]?" in result.out
+    assert "✓ version" in result.out
+    assert "✓ owner" in result.out
+
+    report = await examine(place, code=78)
+    assert (report["usable"], report["model"], report["set"]) == (False, None, {})
+
+
+async def test_a_variable_that_only_looks_like_ours_is_pointed_out(place: Place) -> None:
+    place.environ["HOLDFAST_MODLE"] = "openai/m"
+    report = await examine(place)
+    assert report["checks"]["environ"]["verdict"] == "note"
+    assert report["checks"]["environ"]["next_step"] == (
+        "HOLDFAST_MODLE: did you mean HOLDFAST_MODEL?"
+    )
 
 
 async def test_it_speaks_plainly_and_soon_without_a_network(place: Place) -> None:

@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.cli import Place, read_all, read_until
-from tests.fakes.model_server import DONE, ModelServer, Wait, finish, refuse, say, serve, stream
+from tests.fakes.model_server import (
+    DONE,
+    Abort,
+    ModelServer,
+    Wait,
+    call,
+    calls,
+    finish,
+    refuse,
+    say,
+    serve,
+    stream,
+)
 from tests.fakes.model_server import token as token_of
 
 pytestmark = pytest.mark.anyio
@@ -90,9 +102,10 @@ async def test_a_model_that_refuses_for_good_is_exit_code_4(
 
 
 async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> None:
-    server.then(stream(token_of("thinking"), Wait()))
+    server.then(calls(call("list_files", "{}")), stream(token_of("thinking"), Wait()))
     async with place.started("run", "do it") as process:
-        await read_until(process.stdout, "thinking")
+        await read_until(process.stderr, "→ list_files")
+        await server.asked(2)
         process.send_signal(signal.SIGINT)
         err = await read_all(process.stderr)
         assert await process.wait() == 130
@@ -100,14 +113,24 @@ async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> 
     assert "the run was stopped" in err
 
 
-async def test_a_second_interrupt_leaves_at_once_and_says_how_to_come_back(
+async def test_an_interrupt_is_not_lost_whenever_it_comes(
     place: Place, server: ModelServer
 ) -> None:
     server.then(stream(token_of("thinking"), Wait()))
+    async with place.started("run", "do it") as process:
+        await server.asked(1)  # just when the run's id comes back
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+
+
+async def test_a_second_interrupt_leaves_at_once_and_says_how_to_come_back(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(calls(call("list_files", "{}")), stream(token_of("thinking"), Wait()))
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
         async with place.started("run", "do it") as client:
-            await read_until(client.stdout, "thinking")
+            await read_until(client.stderr, "→ list_files")
             gateway.send_signal(signal.SIGSTOP)
             client.send_signal(signal.SIGINT)
             await read_until(client.stderr, "stopping")
@@ -127,22 +150,67 @@ async def test_an_owner_that_is_killed_is_replaced_and_the_run_goes_on(
     server.then(say("the whole answer"))
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
-        async with place.started("run", "do it") as client:
-            await read_until(client.stdout, "half an ans")
+        async with place.started("run", "do it", "--json") as client:
+            out = await read_until(client.stdout, "half an ans")
             gateway.kill()
-            out = await read_all(client.stdout)
-            err = await read_all(client.stderr)
-            assert await client.wait() == 0, err
-    assert out == "\nthe whole answer\n"
-    assert "does not count" in err
+            out += await read_all(client.stdout)
+            assert await client.wait() == 0, await read_all(client.stderr)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert "message.void" in [event["event"] for event in events]
+    assert events[-1]["output"] == "the whole answer"
     assert len(server.requests) == 2
+
+    again = await place.holdfast("runs", events[0]["run_id"])
+    assert (again.code, again.out) == (0, "the whole answer\n")
+    assert "does not count" in again.err
+
+
+async def test_what_was_cut_off_does_not_get_into_a_pipe(place: Place, server: ModelServer) -> None:
+    server.then(stream(token_of("half an ans"), Abort()))
+    server.then(say("the whole answer"))
+    result = await place.holdfast("run", "do it")
+    assert (result.code, result.out) == (0, "the whole answer\n")
+    assert "does not count" in result.err
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_model_that_is_asked_for_and_not_served_is_a_usage_error(place: Place) -> None:
+    async with place.started("gateway", "run", "--port", "0") as gateway:
+        await read_until(gateway.stderr, "ready on")
+        refused = await place.holdfast("run", "hi", "--model", "openai/other")
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err == (
+            "holdfast: whoever owns the home serves openai/fake, not openai/other: "
+            "leave --model out, or end the owner first\n"
+        )
+        assert (await place.holdfast("runs")).out == ""
+        served = await place.holdfast("run", "say:hi", "--model", "openai/fake")
+        assert (served.code, served.out, served.err) == (0, "hi\n", "")
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_model_of_the_environment_that_is_not_served_is_only_told(place: Place) -> None:
+    async with place.started("gateway", "run", "--port", "0") as gateway:
+        await read_until(gateway.stderr, "ready on")
+        place.environ["HOLDFAST_MODEL"] = "openai/other"
+        result = await place.holdfast("run", "say:hi")
+    assert (result.code, result.out) == (0, "hi\n")
+    assert result.err == "not openai/other: whoever owns the home serves openai/fake\n"
+
+
+async def test_a_model_that_is_asked_for_is_used_where_nobody_serves_another(
+    place: Place, server: ModelServer
+) -> None:
+    result = await place.holdfast("run", "say:hi", "--model", "openai/other")
+    assert (result.code, result.out, result.err) == (0, "hi\n", "")
+    assert server.requests[0].body["model"] == "other"
 
 
 async def test_two_terminals_share_one_engine(place: Place, server: ModelServer) -> None:
     gate = Wait()
     server.then(stream(token_of("first"), gate, finish(), DONE))
     async with place.started("run", "one") as first:
-        await read_until(first.stdout, "first")
+        await server.asked(1)
         second = await place.holdfast("run", "say:second")
         assert (second.code, second.out) == (0, "second\n")
         gate.gate.set()

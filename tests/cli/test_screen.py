@@ -1,5 +1,8 @@
 """What a run looks like: words to stdout, the rest to stderr, and the output is the truth."""
 
+import io
+from contextlib import redirect_stdout
+
 import pytest
 
 from holdfast.cli.screen import JsonLines, Plain, Screen
@@ -52,22 +55,71 @@ def test_tools_and_their_failures_are_told_beside_the_words(
     )
     out, err = capsys.readouterr()
     assert out == "Looking\nFound\n"
-    assert err == "→ list_files .\n✗ list_files: no such directory\n"
+    assert err == "→ list_files .\n✗ list_files (failed): no such directory\n"
 
 
-def test_void_words_are_called_void_and_what_counts_comes_again(
+@pytest.mark.parametrize("outcome", ["failed", "denied", "unknown"])
+def test_a_call_that_did_not_work_says_how_it_ended(
+    capsys: pytest.CaptureFixture[str], outcome: str
+) -> None:
+    show(Plain(), happened("tool.completed", tool="write_file", error=True, outcome=outcome))
+    assert capsys.readouterr().err == f"✗ write_file ({outcome})\n"
+
+
+VOID_THEN_GOOD = (
+    happened("message.delta", turn=1, delta="Hel"),
+    happened("message.void", turn=1, reason="cut"),
+    happened("message.delta", turn=1, delta="Hello"),
+    happened("run.completed", output="Hello"),
+)
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:  # type: ignore[explicit-override]  # typing.override is 3.12
+        return True
+
+
+def test_on_a_terminal_void_words_are_called_void_and_what_counts_comes_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show(
-        Plain(),
-        happened("message.delta", delta="Hel"),
-        happened("message.void", reason="cut"),
-        happened("message.delta", delta="Hello"),
-        happened("run.completed", output="Hello"),
-    )
+    with redirect_stdout(Tty()) as terminal:
+        show(Plain(), *VOID_THEN_GOOD)
+    assert terminal.getvalue() == "Hel\nHello\n"
+    assert "does not count" in capsys.readouterr().err
+
+
+def test_anywhere_else_void_words_are_not_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(Plain(), *VOID_THEN_GOOD)
     out, err = capsys.readouterr()
-    assert out == "Hel\nHello\n"
+    assert out == "Hello\n"
     assert "does not count" in err
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        happened("tool.started", tool="list_files", preview="."),
+        happened("message.delta", turn=2, delta="next"),
+        happened("run.failed", error="no credit"),
+        happened("run.cancelled"),
+    ],
+)
+def test_words_are_written_as_soon_as_their_turn_is_over(
+    capsys: pytest.CaptureFixture[str], ending: Event
+) -> None:
+    screen = Plain()
+    show(screen, happened("message.delta", turn=1, delta="Looking"))
+    assert capsys.readouterr().out == ""
+    show(screen, ending)
+    assert capsys.readouterr().out == "Looking\n"
+
+
+def test_on_a_terminal_words_are_written_as_they_come() -> None:
+    with redirect_stdout(Tty()) as terminal:
+        show(Plain(), happened("message.delta", turn=1, delta="Look"))
+    assert terminal.getvalue() == "Look"
 
 
 def test_what_a_tool_is_called_with_cannot_steer_the_terminal(

@@ -237,3 +237,25 @@ def test_what_the_model_no_longer_reads_stays_readable_for_people() -> None:
         ToolResult(C1, UNKNOWN_TEXT),
         User("after"),
     )
+
+
+def test_what_the_callers_history_says_again_is_not_kept_twice() -> None:
+    grown, told = Transcript(), list[Message]()
+    for n in range(20):
+        own = InputAdmitted(
+            input_id=InputId(f"in {n}"), run_id=A, text=f"ask {n}", history=tuple(told)
+        )
+        last: tuple[Fact, ...] = (answered("", C1), settled(C1), answered(f"say {n}"), completed())
+        for fact in (own, InputPromoted(input_id=own.input_id, run_id=A), *last):
+            grown.add(fact)
+        told += [User(f"ask {n}"), assistant(f"say {n}")]  # it does not know of our calls
+    assert len(grown.whole()) == 20 * 4
+    assert {m for m in told if grown.whole().count(m) != 1} == set()
+
+
+def test_what_falls_out_of_the_callers_window_stays_readable_and_stands_before_it() -> None:
+    yes = User("yes")
+    grown = transcript(
+        *with_history(User("a"), yes, User("b"), yes), *with_history(User("b"), yes, User("own"))
+    )
+    assert grown.whole() == (User("a"), yes, User("b"), yes, User("own"), User("own"))

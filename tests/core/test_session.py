@@ -58,7 +58,6 @@ from holdfast.core.session import (
     recall,
     recover,
     stop,
-    unread,
 )
 from holdfast.core.types import (
     OPERATOR,
@@ -188,17 +187,17 @@ def test_runs_of_one_session_go_one_after_the_other_in_order() -> None:
 
 def test_what_a_run_has_not_read_is_known_and_given_up_by_name() -> None:
     session = fold(*begun(A), InputAdmitted(input_id=InputId("steer"), run_id=A, text="also"))
-    assert unread(session, A) == (InputId("steer"),)
+    assert session.runs[A].unread == (InputId("steer"),)
     session = fold(
         InputSuperseded(input_id=InputId("steer"), run_id=A, reason="stopped"), session=session
     )
-    assert (unread(session, A), dict(session.inputs)) == ((), {})
+    assert (session.runs[A].unread, dict(session.inputs)) == ((), {})
 
 
 def test_a_refused_input_is_not_waited_for_by_its_run() -> None:
     refused = InputRefused(input_id=InputId("input-a"), run_id=A, reason="blocked")
     session = fold(*posted(A), refused)
-    assert (unread(session, A), dict(session.inputs)) == ((), {})
+    assert (session.runs[A].unread, dict(session.inputs)) == ((), {})
 
 
 def test_an_input_can_be_refused_before_it_has_a_run() -> None:
@@ -528,7 +527,7 @@ class Life(RuleBasedStateMachine):
                 self.record(
                     *(
                         InputSuperseded(input_id=i, run_id=run.id, reason=reason)
-                        for i in unread(self.session, run.id)
+                        for i in self.session.runs[run.id].unread
                     ),
                     RunCancelled(run_id=run.id, reason=reason, usage=run.usage),
                 )

@@ -51,7 +51,7 @@ async def test_a_second_instance_waits_says_so_and_takes_over(
     await it.events(run_id, until="tool.started")
     async with unstarted(tmp_path, model.base_url) as second:
         await second.start(wait=False)
-        line = await second.said("waiting for it to end")
+        line = await second.said("waiting for it")
         assert f"pid {it.pid}" in line
         assert (await it.get("/health"))[0] == 200
         it.signal(signal.SIGKILL)
@@ -70,7 +70,7 @@ async def test_an_instance_that_waits_can_be_told_to_end(
 ) -> None:
     async with unstarted(tmp_path, model.base_url) as second:
         await second.start(wait=False)
-        await second.said("waiting for it to end")
+        await second.said("waiting for it")
         await second.stop()
     assert (await it.finished(await it.run("hello")))["status"] == "completed"
 

@@ -91,7 +91,7 @@ class Stage:
         finally:
             self.active -= 1
 
-    async def mend(self, broken: SessionKey, error: Exception) -> None:
+    async def mend(self, broken: SessionKey, run_id: RunId | None, error: Exception) -> None:
         if self.refuse is not None:
             raise self.refuse
         self.broken.append((broken, error))

@@ -8,11 +8,14 @@ from typing import Any
 import anyio
 import pytest
 
+from holdfast.core.approval import ApprovalRequested, Choice
+from holdfast.core.call import CallStarted
 from holdfast.core.events import TERMINAL, MessageDelta, Record
 from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.intents import Principal
-from holdfast.core.run import RunCompleted, RunStarted
-from holdfast.core.types import Fact, InputId, Owner, RunId, Usage
+from holdfast.core.messages import User
+from holdfast.core.run import ModelAnswered, RunCompleted, RunFailed, RunStarted
+from holdfast.core.types import CallId, Fact, InputId, Owner, RequestId, RunId, Usage, kind
 from holdfast.engine.live import BUFFER, ENDED, TAIL, Live
 from holdfast.engine.service import Service
 from holdfast.errors import Refused
@@ -23,6 +26,7 @@ from tests.engine.workshop import (
     ME,
     Played,
     Told,
+    call,
     finished,
     follow,
     journaled,
@@ -164,6 +168,45 @@ async def test_of_runs_that_have_ended_the_last_ones_are_kept() -> None:
     for run_id in ids:
         live.publish(numbered(admitted(run_id), completed(run_id)))
     assert [run_id for run_id in ids if live.tail(run_id) is None] == ids[:3]
+
+
+LONG = "x" * TAIL
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        InputAdmitted(run_id=RUN, input_id=InputId("in_1"), text="", history=(User(LONG),)),
+        InputAdmitted(run_id=RUN, input_id=InputId("in_1"), text="", instructions=LONG),
+        InputAdmitted(run_id=RUN, input_id=InputId("in_1"), text="", metadata={"k": LONG}),
+        ModelAnswered(run_id=RUN, turn=1, text="", reasoning=LONG),
+        ModelAnswered(run_id=RUN, turn=1, text="", calls=(call("t", LONG),)),
+        CallStarted(run_id=RUN, call_id=CallId("c1"), tool="t", preview=LONG),
+        RunCompleted(run_id=RUN, output=LONG, usage=Usage()),
+        RunFailed(run_id=RUN, code="c", error=LONG, usage=Usage()),
+        ApprovalRequested(
+            run_id=RUN,
+            call_id=CallId("c1"),
+            request_id=RequestId("r1"),
+            command=LONG,
+            description="",
+            execution="",
+            choices=(Choice.ONCE,),
+            expires_at=1.0,
+        ),
+    ],
+    ids=lambda fact: kind(fact),
+)
+async def test_whatever_is_long_in_a_record_counts(fact: Fact) -> None:
+    live = Live()
+    slow = live.join(RUN)
+    live.publish(numbered(admitted()))
+    assert live.tail(RUN) is not None
+    live.publish(numbered(fact, first=2))
+    assert live.tail(RUN) is None
+    for seq in range(3, 4 + BUFFER // TAIL):
+        live.publish(numbered(fact, first=seq))
+    assert await slow.take() is None
 
 
 PIECE = "x" * 4_096

@@ -77,7 +77,7 @@ class GatewayProcess:
         self.home = home
         self.url = ""
         self.lines: list[str] = []
-        self._environment = dict(environment)
+        self.environment = dict(environment)
         self._tasks = tasks
         self._process: anyio.abc.Process | None = None
         self._ready = anyio.Event()
@@ -96,7 +96,7 @@ class GatewayProcess:
         self.lines.clear()
         command = [*wrapper, sys.executable, "-m", "holdfast", "gateway", "run", "--port", "0"]
         self._process = await anyio.open_process(
-            command, env=self._environment, cwd=self.home, stdin=None, stdout=None
+            command, env=self.environment, cwd=self.home, stdin=None, stdout=None
         )
         self._silent = False
         self._tasks.start_soon(self._read_stderr, self._process)

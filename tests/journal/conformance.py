@@ -252,6 +252,34 @@ class JournalSuite:
         by_run = await journal.facts(row.stream, [SessionOpened], [RUN])
         assert [r.seq for r in by_run] == [1, 2, 3, 5]
 
+    async def test_facts_are_found_by_any_number_of_runs(self, journal: Journal) -> None:
+        row = await accept(journal)
+        many = [RunId(f"run_{n}") for n in range(300_000)]
+        found = await journal.facts(row.stream, [SessionOpened], many)
+        assert [r.seq for r in found] == [1, 2, 3]
+
+    async def test_a_stream_forgotten_on_its_way_to_the_disk_is_found_whole(
+        self, journal: Journal
+    ) -> None:
+        row = journal.open_stream(KEY)
+        facts, run = beginning()
+        journal.append(row.stream, 0, 1.0, facts, [run])
+        journal.forget(row.stream)
+        found = await journal.stream_of(KEY)
+        assert found == StreamRow(KEY, row.stream, 3, 1.0)
+        assert len(await everything(journal, row.stream)) == 2
+        last = journal.append(row.stream, 3, 2.0, [RunStarted(run_id=RUN)], [])
+        journal.delta(row.stream, 2.0, MessageDelta(run_id=RUN, turn=1, text="x"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(last.wait)
+            await anyio.wait_all_tasks_blocked()  # now it is on its way
+            journal.forget(row.stream)
+            found = await journal.stream_of(KEY)
+        assert found == StreamRow(KEY, row.stream, 5, 2.0)
+        await journal.append(row.stream, 5, 3.0, [completed()], []).wait()
+        assert [r.seq for r in await everything(journal, row.stream)] == [2, 3, 4, 5, 6]
+        assert journal.state() == "ok"
+
     async def test_the_projection_of_a_run_follows_its_fold(self, journal: Journal) -> None:
         row = await accept(journal)
         found = await journal.run(RUN)

@@ -1,21 +1,26 @@
 """The SQLite store: the conformance suite, and what only a file can go wrong with."""
 
+import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from typing_extensions import override
 
 from holdfast.core import run as machine
-from holdfast.core.events import MessageDelta
-from holdfast.core.run import RunStarted
+from holdfast.core.events import MessageDelta, Record
+from holdfast.core.run import RunResumed, RunStarted
 from holdfast.errors import JournalUnavailable, Misconfigured
+from holdfast.journal.batch import Batch
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite_writer import Ballast, SqliteWriter, connect
 from tests.journal.conformance import (
     KEY,
     RUN,
@@ -143,20 +148,94 @@ async def test_a_file_that_is_no_journal_breaks_the_store_and_says_so(tmp_path: 
         assert "no such table" in journal.state()
         with pytest.raises(JournalUnavailable):
             journal.append(1, 0, 1.0, facts, [run])
+        with anyio.fail_after(10):
+            assert await journal.prune(deltas_before=1e12, keys_before=1e12) == 0
 
 
-async def test_a_fact_that_has_no_written_form_breaks_the_store_and_nobody_waits_for_ever(
-    tmp_path: Path,
+@pytest.mark.parametrize("nonsense", ["\udce9", object()])
+async def test_a_fact_that_has_no_written_form_is_the_error_of_who_says_it_and_nobody_elses(
+    tmp_path: Path, nonsense: Any
 ) -> None:
     async with opened_journal(tmp_path) as journal:
         row = await accept(journal)
-        journal.delta(row.stream, 1.0, MessageDelta(run_id=RUN, turn=1, text="\udce9"))
-        pending = journal.append(row.stream, 4, 1.0, [RunStarted(run_id=RUN)], [])
-        with pytest.raises(JournalUnavailable, match="surrogates not allowed"):
-            await pending.wait()
-        assert "surrogates not allowed" in await journal.broken()
+        facts = (RunStarted(run_id=RUN), RunResumed(run_id=RUN, cause=nonsense))
+        journal.delta(row.stream, 2.0, MessageDelta(run_id=RUN, turn=1, text="a"))
+        with pytest.raises((UnicodeEncodeError, TypeError)):
+            journal.append(row.stream, 4, 2.0, facts, [])
+        journal.delta(row.stream, 2.0, MessageDelta(run_id=RUN, turn=1, text="b"))
+        await journal.append(row.stream, 4, 2.0, [RunStarted(run_id=RUN)], []).wait()
+        assert journal.state() == "ok"
+        records = await everything(journal, row.stream)
+        assert [r.seq for r in records] == [2, 3, 4, 5]
+        assert records[2].fact == MessageDelta(run_id=RUN, turn=1, text="ab")
+
+
+async def test_streamed_text_that_is_no_unicode_is_mended(tmp_path: Path) -> None:
+    heard: list[Record] = []
     async with opened_journal(tmp_path) as journal:
-        assert [r.seq for r in await everything(journal, row.stream)] == [2, 3]
+        row = await accept(journal)
+        journal.on_commit(heard.extend)
+        journal.delta(row.stream, 1.0, MessageDelta(run_id=RUN, turn=1, text="caf\udce9 ü"))
+        await journal.append(row.stream, 4, 1.0, [RunStarted(run_id=RUN)], []).wait()
+        mended = MessageDelta(run_id=RUN, turn=1, text="caf\N{REPLACEMENT CHARACTER} ü")
+        assert heard[0].fact == mended
+        assert (await everything(journal, row.stream))[2].fact == mended
+
+
+async def test_where_no_ballast_can_be_laid_there_is_none_and_all_else_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ballast").mkdir()
+    with anyio.fail_after(10):
+        async with opened_journal(tmp_path, ballast=100_000) as journal:
+            await accept(journal)
+            assert journal.state() == "ok"
+
+
+async def test_whatever_goes_wrong_in_the_writer_is_said_and_nobody_waits_for_ever(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.db"
+    async with opened_journal(tmp_path):
+        pass
+    finished: list[Batch] = []
+    broke, done = anyio.Event(), anyio.Event()
+
+    def note(batch: Batch) -> None:
+        finished.append(batch)
+        done.set()
+
+    def job(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")  # there is nothing to roll back: it fails
+
+    loop = asyncio.get_running_loop()
+    ballast = Ballast(tmp_path / "ballast", 0)
+    writer = SqliteWriter(connect(path, "boot"), Blobs(tmp_path), ballast, loop, note, broke.set)
+    writer.put(job)
+    with anyio.fail_after(10):
+        await broke.wait()
+        assert "no transaction" in writer.broken
+        batch = Batch()
+        writer.put(batch)
+        await done.wait()
+    assert finished == [batch]
+    assert isinstance(batch.error, JournalUnavailable)
+    writer.finish()
+
+
+async def test_a_listener_that_raises_leaves_nobody_waiting(tmp_path: Path) -> None:
+    heard: list[Record] = []
+
+    def stumble(records: Sequence[Record]) -> None:
+        raise LookupError("a bug of the listener's")
+
+    async with opened_journal(tmp_path) as journal:
+        journal.on_commit(stumble)
+        journal.on_commit(heard.extend)
+        with anyio.fail_after(10):
+            row = await accept(journal)
+            await journal.append(row.stream, 3, 2.0, [RunStarted(run_id=RUN)], []).wait()
+        assert [r.seq for r in heard] == [1, 2, 3, 4]
 
 
 async def test_a_journal_of_a_newer_version_is_refused_with_what_to_do(tmp_path: Path) -> None:

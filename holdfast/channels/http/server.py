@@ -2,8 +2,9 @@
 
 import logging
 from asyncio import get_running_loop
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from aiohttp.http import HttpProcessingError
 
 from holdfast.channels.http.door import Door, error_response, guard, headers_of, http_error, secure
 from holdfast.channels.http.routes import Routes
-from holdfast.gateway import Gateway
+from holdfast.gateway import HANDOVER, Gateway
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +70,25 @@ class _Server(web.Server):
 
 
 def application(
-    gateway: Gateway, door: Door, body_limit: int, body_wait_s: float
+    gateway: Gateway,
+    door: Door,
+    body_limit: int,
+    body_wait_s: float,
+    handover: Callable[[], None] | None,
 ) -> web.Application:
-    """The API behind one door."""
+    """The API behind one door. `handover` is called when somebody wants to own the home."""
     app = web.Application(middlewares=[guard(door)], client_max_size=body_limit)
     app.on_response_prepare.append(headers_of(door))
     for method, path, handler in Routes(gateway, door.principal, body_limit, body_wait_s).table():
         app.router.add_route(method, path, handler)
+    if handover is not None:
+        app.router.add_post(HANDOVER, partial(_hand_over, handover))
     return app
+
+
+async def _hand_over(handover: Callable[[], None], request: web.Request) -> web.Response:
+    handover()
+    return web.Response(status=202)
 
 
 @asynccontextmanager
