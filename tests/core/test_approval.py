@@ -326,11 +326,11 @@ def test_what_reaches_beyond_the_sandbox_is_asked_every_time(
 
 
 def test_a_host_can_be_granted_to_a_session_even_for_a_script_that_needs_nothing_else() -> None:
-    fetching = replace(SCRIPT, wants=Wants(hosts=("pypi.org",)))
+    fetching = replace(SCRIPT, wants=Wants(hosts=("packages.example",)))
     ask = asked(fetching, SANDBOXED)
-    assert ask.offers == (Host(name="pypi.org"),) and Choice.SESSION in ask.choices
-    assert "the network host pypi.org" in ask.description
-    with_host = replace(SANDBOXED, grants=(grant(Host(name="pypi.org")),))
+    assert ask.offers == (Host(name="packages.example"),) and Choice.SESSION in ask.choices
+    assert "the network host packages.example" in ask.description
+    with_host = replace(SANDBOXED, grants=(grant(Host(name="packages.example")),))
     assert decide_execution(fetching, with_host) == Run(Ground.CONFINED)
     assert asked(fetching, replace(with_host, mode=Mode.ASK)).choices == ONCE_OR_NOT
 
@@ -383,7 +383,7 @@ def test_git_is_asked_about_unless_it_is_safe() -> None:
 
 
 def test_a_session_answer_grants_what_was_offered_for_eight_hours() -> None:
-    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="pypi.org")))
+    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="packages.example")))
     given = grants(offered, Choice.SESSION, SESSION, OPERATOR, 1_000.0)
     assert [g.permission for g in given] == list(offered.offers)
     assert {g.expires_at for g in given} == {1_000.0 + GRANT_S}
@@ -394,7 +394,7 @@ def test_a_session_answer_grants_what_was_offered_for_eight_hours() -> None:
 
 def test_what_was_offered_and_granted_can_be_written_down_and_read_back() -> None:
     rule = Rule(exe="make", flags=frozenset({"-k"}), valued={"-j": Kind.NUMBER})
-    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="pypi.org"), rule))
+    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="packages.example"), rule))
     encoded = msgspec.json.encode(offered)
     assert msgspec.json.decode(encoded, type=ApprovalRequested) == offered
     given = grant(THIS_LINE)

@@ -233,16 +233,16 @@ def test_public_addresses_are_not(address: str) -> None:
 @pytest.mark.parametrize(
     ("grant", "host", "port", "expected"),
     [
-        ("pypi.org", "pypi.org", 443, True),
-        ("PyPI.org", "pypi.org", 80, True),
-        ("pypi.org", "pypi.org", 22, False),
-        ("pypi.org", "evilpypi.org", 443, False),
-        ("pypi.org", "a.pypi.org", 443, False),
-        ("*.pypi.org", "a.pypi.org", 443, True),
-        ("*.pypi.org", "pypi.org", 443, False),
-        ("*.pypi.org", "evilpypi.org", 443, False),
-        ("pypi.org:8080", "pypi.org", 8080, True),
-        ("pypi.org:8080", "pypi.org", 443, False),
+        ("packages.example", "packages.example", 443, True),
+        ("Packages.example", "packages.example", 80, True),
+        ("packages.example", "packages.example", 22, False),
+        ("packages.example", "evilpackages.example", 443, False),
+        ("packages.example", "a.packages.example", 443, False),
+        ("*.packages.example", "a.packages.example", 443, True),
+        ("*.packages.example", "packages.example", 443, False),
+        ("*.packages.example", "evilpackages.example", 443, False),
+        ("packages.example:8080", "packages.example", 8080, True),
+        ("packages.example:8080", "packages.example", 443, False),
     ],
 )
 def test_a_grant_means_what_it_says(grant: str, host: str, port: int, expected: bool) -> None:
