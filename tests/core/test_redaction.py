@@ -6,6 +6,7 @@ import re
 import timeit
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,3 +206,12 @@ def test_a_piece_with_nothing_in_it_costs_hardly_anything() -> None:
     feed = Redactor([KEY, OWN]).stream().feed
     best = min(timeit.repeat(lambda: feed("hello"), number=10_000, repeat=5)) / 10_000
     assert best < 2e-6  # 0.2 µs on a quiet machine
+
+
+def test_what_is_no_text_stays_as_it_is_beside_one_that_is_cleaned() -> None:
+    class Mixed(msgspec.Struct, frozen=True):
+        parts: tuple[str | int, ...]
+
+    secret = "correct-horse-battery"
+    redactor = Redactor([secret])
+    assert redactor.cleaned(Mixed((7, f"is {secret}"))) == Mixed((7, "is [redacted]"))
