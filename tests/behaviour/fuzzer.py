@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 import anyio
 import anyio.abc
 from multidict import CIMultiDict
@@ -306,6 +307,16 @@ async def _work(
 
 
 async def _send(it: GatewayProcess, request: Request, tally: Tally) -> None:
+    try:
+        await _exchange(it, request, tally)
+    except aiohttp.ClientResponseError:
+        # What is not HTTP gets an answer with a body: nobody can tell that it was a HEAD.
+        if request.method != "HEAD":
+            raise
+        tally.statuses[400] += 1
+
+
+async def _exchange(it: GatewayProcess, request: Request, tally: Tally) -> None:
     async with it.http.request(
         request.method,
         URL(it.url + request.url, encoded=True),

@@ -32,11 +32,7 @@ class _Connection(web.RequestHandler):
     the request, keys included: they are neither sent nor logged.
     """
 
-    __slots__ = ("closing",)
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.closing = False  # an answer has said that it is the last
+    __slots__ = ()
 
     def handle_error(  # type: ignore[explicit-override]  # typing.override is 3.12
         self,
@@ -48,8 +44,8 @@ class _Connection(web.RequestHandler):
         """The answer to what no handler could answer."""
         if status >= 500:
             log.error("handler broke", exc_info=exc, extra={"route": request.path})
-        if self.closing or request.writer.output_size > 0:
-            raise ConnectionError("the last answer has been given, or has begun")
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
         if status >= 500:
             text = "Internal error. The log has the details."
             response = error_response(status, "internal_error", text)
@@ -83,19 +79,11 @@ def application(
     """The API behind one door. `handover` is called when somebody wants to own the home."""
     app = web.Application(middlewares=[guard(door)], client_max_size=body_limit)
     app.on_response_prepare.append(headers_of(door))
-    app.on_response_prepare.append(_note_last)
     for method, path, handler in Routes(gateway, door.principal, body_limit, body_wait_s).table():
         app.router.add_route(method, path, handler)
     if handover is not None:
         app.router.add_post(HANDOVER, partial(_hand_over, handover))
     return app
-
-
-async def _note_last(request: web.Request, response: web.StreamResponse) -> None:
-    """What comes in after an answer that closes the connection gets none."""
-    stays = request.keep_alive if response.keep_alive is None else response.keep_alive
-    if not stays and isinstance(request.protocol, _Connection):
-        request.protocol.closing = True
 
 
 async def _hand_over(handover: Callable[[], None], request: web.Request) -> web.Response:
