@@ -18,27 +18,32 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from select import select
 from socket import gaierror
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from holdfast import __version__, observe, plugins
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
 from holdfast.config import Config, api_key, known_secrets
-from holdfast.core.intents import Principal
+from holdfast.core.approval import Role
+from holdfast.core.intents import Capabilities, Principal
 from holdfast.core.lifecycle import Reason, Supervisor, exit_code
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import Cause
 from holdfast.core.types import OPERATOR, RunId
+from holdfast.engine.permits import Policy
 from holdfast.engine.service import Parts, Service
 from holdfast.errors import Misconfigured
+from holdfast.journal import audit
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.lock import SOCKET, Lock, wait_for_lock
@@ -46,10 +51,15 @@ from holdfast.models.model import Model
 from holdfast.models.offline import Offline
 from holdfast.models.openai import OpenAI
 from holdfast.models.scripted import Scripted
+from holdfast.tools import process, terminal
+from holdfast.tools.hands import Hands
+from holdfast.tools.sandbox import Sandbox
+from holdfast.tools.spawn import Spawner
 
 log = logging.getLogger(__name__)
 
 JOURNAL = "journal.db"
+CALLS = "calls"
 
 EXIT_AFTER_DRAIN_S = 9.0  # the net below the promise of drain + 10 s
 CLOSE_S = 2.0
@@ -58,6 +68,16 @@ MB = 1024 * 1024
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _PR_SET_DUMPABLE = 4  # sys/prctl.h
+
+_ALL_ROLES = frozenset(Role)
+_NOT_ADMIN = _ALL_ROLES - {Role.ADMIN}
+# The doors, and what they can do. LATE-03: whatever comes in over the network is bound here.
+_OPERATORS_DOOR = Principal(
+    OPERATOR, Capabilities(platform="cli", answerable=True, late=True), _ALL_ROLES
+)
+_NETWORK = Principal(
+    OPERATOR, Capabilities(platform="api_server", answerable=True, late=False), _NOT_ADMIN
+)
 
 
 class SystemClock:
@@ -105,56 +125,75 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
     """The engine over the home's journal, not started yet. Its tasks end with the block."""
     redactor = Redactor(known_secrets(config))
     observe.hide(redactor)
-    blobs = Blobs(config.home)
-    tools = plugins.find_tools(config.plugins)
     model = build_model(config)
-    journal = await SqliteJournal.open(
-        config.home / JOURNAL,
-        blobs,
-        boot_id=_boot_id(),
-        low_water=config.journal.low_water_mb * MB,
-        ballast=config.journal.ballast_mb * MB,
-    )
-    parts = Parts(
-        journal=journal,
-        blobs=blobs,
-        model=model,
-        model_name=config.model,
-        tools=tools,
-        clock=SystemClock(),
-        limits=Limits(
-            running=config.limits.running,
-            queued=config.limits.queued,
-            turns=config.limits.turns,
-            model_attempts=config.limits.model_attempts,
-        ),
-        on_start=config.recovery.on_start,
-        home=config.home,
-        workspace_roots=tuple(map(Path, config.gateway.workspace_roots)),
-        retention_s=config.journal.retention_h * 3600.0,
-        approval_s=config.approval.expiry_s,
-        version=__version__,
-        redactor=redactor,
-    )
-    try:
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(_within, CLOSE_S, model.aclose)
+        ledger = audit.Audit(config.home / audit.FILE, time.time, redactor)
+        closing.callback(ledger.close)
+        blobs = Blobs(config.home)
+        journal = await SqliteJournal.open(
+            config.home / JOURNAL,
+            blobs,
+            boot_id=_boot_id(),
+            low_water=config.journal.low_water_mb * MB,
+            ballast=config.journal.ballast_mb * MB,
+        )
+        closing.push_async_callback(_within, CLOSE_S, journal.aclose)
         async with anyio.create_task_group() as tasks:
+            spawner = Spawner(config.home / CALLS, os.getpid(), time.time)
+            closing.push_async_callback(_within, CLOSE_S, spawner.aclose)
+            sandbox = Sandbox(config.home, config.user_home, allow_none=config.sandbox.allow_none)
+            clock = SystemClock()
+            hands = Hands(spawner, sandbox, redactor, tasks, clock)
+            own = (*terminal.tools(hands, config.terminal.memory_mb), *process.tools(hands))
+            parts = Parts(
+                journal=journal,
+                blobs=blobs,
+                model=model,
+                model_name=config.model,
+                tools=plugins.find_tools(config.plugins, own),
+                clock=clock,
+                limits=_limits(config),
+                on_start=config.recovery.on_start,
+                home=config.home,
+                workspace_roots=tuple(map(Path, config.gateway.workspace_roots)),
+                retention_s=config.journal.retention_h * 3600.0,
+                policy=Policy(config.approval.mode, config.approval.expiry_s),
+                version=__version__,
+                redactor=redactor,
+                hands=hands,
+                audit=partial(_in_thread, ledger.append),
+            )
             service = Service(parts, tasks)
             try:
                 yield service, journal
             finally:
                 tasks.cancel_scope.cancel()
-    finally:
-        with anyio.move_on_after(CLOSE_S, shield=True):
-            await model.aclose()
-        with anyio.move_on_after(CLOSE_S, shield=True):
-            await journal.aclose()
+
+
+async def _in_thread(append: Callable[[audit.Entry], None], entry: audit.Entry) -> None:
+    await anyio.to_thread.run_sync(append, entry)
+
+
+async def _within(seconds: float, close: Callable[[], Awaitable[None]]) -> None:
+    with anyio.move_on_after(seconds, shield=True):
+        await close()
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        running=config.limits.running,
+        queued=config.limits.queued,
+        turns=config.limits.turns,
+        model_attempts=config.limits.model_attempts,
+    )
 
 
 async def _serve_operator(
     config: Config, service: Service, doors: AsyncExitStack, handover: Callable[[], None] | None
 ) -> None:
     """Open the operator's own door: the unix socket in the home."""
-    door = Door(Principal(OPERATOR, "cli"))
+    door = Door(_OPERATORS_DOOR)
     body = config.limits.body_mb * MB, config.limits.body_s
     app = application(service, door, *body, handover)
     runner = await doors.enter_async_context(serving(app))
@@ -165,7 +204,7 @@ async def _serve_network(config: Config, service: Service, doors: AsyncExitStack
     """Open the network's door, behind the key; its address."""
     gateway = config.gateway
     door = Door(
-        Principal(OPERATOR, "api_server"),
+        _NETWORK,
         key_hash(api_key(config).reveal()),
         LOCAL_HOSTS | {gateway.host.lower()} | {h.lower() for h in gateway.allowed_hosts},
         frozenset(gateway.allowed_origins),
@@ -214,6 +253,8 @@ async def embedded(
             finally:
                 with anyio.CancelScope(shield=True):
                     await service.stop(0 if wanted.is_set() else LINGER_S, Cause.TERMINAL)
+                    await doors.aclose()
+                    await service.end()
                 watching.cancel_scope.cancel()
     finally:
         lock.release()
@@ -252,6 +293,7 @@ async def _serve(config: Config, lock: Lock) -> int:
                 service.refuse_work()
                 await service.stop(drain_s, Cause.SHUTDOWN)
                 await doors.aclose()
+                await service.end()
                 with anyio.move_on_after(CLOSE_S):
                     await journal.aclose()
                 _say("Stopped.")

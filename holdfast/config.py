@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.approval import Mode
 from holdfast.core.session import OnStart
 from holdfast.errors import Misconfigured
 
@@ -89,6 +90,8 @@ Level = Annotated[
     Literal["debug", "info", "warning", "error"],
     Meta(description='"debug", "info", "warning" or "error"'),
 ]
+Asking = Annotated[Mode, Meta(description='"ask" or "sandboxed"')]
+Flag = Annotated[bool, Meta(description="true or false")]
 ProviderKey = Annotated[
     Secret | None,
     Meta(description="a text of visible characters", extra={"pattern": _VISIBLE}),
@@ -151,9 +154,28 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """How long a request for approval waits for an answer."""
+    """Which commands ask before they run, and how long a question waits for its answer.
 
+    "ask": all but the plainly harmless. "sandboxed": where the sandbox holds (L2), only what
+    wants out of it.
+    """
+
+    mode: Asking = Mode.ASK
     expiry_s: Expiry = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What happens where nothing can confine a command: refuse it, or ask each time."""
+
+    allow_none: Flag = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """What one command may use."""
+
+    memory_mb: Size = 0  # of all its processes; 0: as much as there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +199,8 @@ class Config:
     recovery: Recovery = field(default_factory=Recovery)
     journal: Journal = field(default_factory=Journal)
     approval: Approval = field(default_factory=Approval)
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    terminal: Terminal = field(default_factory=Terminal)
     log: Log = field(default_factory=Log)
     model_reason: str = ""  # one line: why this model
     origins: Mapping[str, str] = field(default_factory=dict)  # key → where its value is from
@@ -204,6 +228,8 @@ _SECTIONS: Mapping[str, type] = MappingProxyType(
         "recovery": Recovery,
         "journal": Journal,
         "approval": Approval,
+        "sandbox": Sandbox,
+        "terminal": Terminal,
         "log": Log,
     }
 )

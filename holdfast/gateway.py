@@ -59,6 +59,8 @@ class Health(Value):
     loop_lag_ms: float
     journal: str
     uptime_s: float
+    sandbox: str  # how well commands are confined, "L2" for one; empty: not known yet
+    sandbox_note: str
 
     @property
     def ready(self) -> bool:
@@ -113,6 +115,12 @@ class Gateway(Protocol):
         An empty batch is a sign of life. Ends after the run's last record; ends early, without
         one, when the reader is too slow or the gateway stops: come back with your cursor.
         """
+        ...
+
+    def follow_session(
+        self, by: Principal, session_id: SessionId, after: int
+    ) -> AbstractAsyncContextManager[Batches]:
+        """Everything of the session after `after`, for as long as somebody reads."""
         ...
 
     def health(self) -> Health:

@@ -14,9 +14,10 @@ from holdfast.tools import files
 from holdfast.tools.tool import Tool
 
 
-def find_tools(configured: Sequence[str]) -> list[Tool[Any]]:
+def find_tools(configured: Sequence[str], own: Sequence[Tool[Any]] = ()) -> list[Tool[Any]]:
     """Every tool there is. Two of one name are a mistake that only the operator can mend."""
-    found: dict[str, Tool[Any]] = {t.name: t for t in files.TOOLS}
+    ours: list[Tool[Any]] = [*files.TOOLS, *own]
+    found = {t.name: t for t in ours}
     for name in dict.fromkeys(configured):
         for tool in _tools_of(name):
             if tool.name in found:

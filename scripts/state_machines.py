@@ -11,11 +11,20 @@ from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 
-from holdfast.core import approval, call, delivery, inbox, lifecycle, run, session
+from holdfast.core import approval, call, delivery, inbox, lifecycle, process, run, session
 from holdfast.core.types import Fact, kind
 
 TARGET = Path(__file__).parent.parent / "docs" / "state-machines.md"
-MACHINES: tuple[ModuleType, ...] = (inbox, session, run, call, approval, delivery, lifecycle)
+MACHINES: tuple[ModuleType, ...] = (
+    inbox,
+    session,
+    run,
+    call,
+    approval,
+    process,
+    delivery,
+    lifecycle,
+)
 
 HEAD = """# The state machines
 

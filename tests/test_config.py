@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import config as configuration
 from holdfast.config import Config, Secret, load
+from holdfast.core.approval import Mode
 from holdfast.core.session import OnStart
 from holdfast.errors import Misconfigured
 
@@ -98,7 +99,12 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         ballast_mb = 0
         retention_h = 48
         [approval]
+        mode = "sandboxed"
         expiry_s = 60
+        [sandbox]
+        allow_none = true
+        [terminal]
+        memory_mb = 512
         [log]
         level = "debug"
         """,
@@ -107,6 +113,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
     assert config.openai.stall_s == 5.0
     assert config.gateway.workspace_roots == ("/srv",)
     assert config.recovery.on_start is OnStart.WAIT
+    assert (config.approval.mode, config.sandbox.allow_none) == (Mode.SANDBOXED, True)
     assert (config.provider, config.model_name) == ("openai", "m")
 
 
@@ -142,7 +149,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         (
             "zzz = 1",
             "FILE: unknown key zzz",
-            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [log]",
+            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [log]",
         ),
         (
             "[log]\nzzz = 1",

@@ -3,7 +3,9 @@
 Each line is a run in the same session. Ctrl-C during a run stops that run and comes
 back to the prompt; at the prompt it drops the line that is being typed, and leaves if
 there is none, as do Ctrl-D, /quit and /exit. A line typed while a run works waits in
-the terminal and is the next one. What a line brings may fail; the conversation goes on.
+the terminal and is the next one, unless the run asks for an approval before that: what was
+typed until then is dropped, so that it cannot answer what it was not meant for. What a line
+brings may fail; the conversation goes on.
 """
 
 import argparse
@@ -33,7 +35,10 @@ HELP = """\
 Every line goes to the agent, in one conversation.
   /help           this
   /quit, /exit    leave; so does Ctrl-D
-  Ctrl-C          stops a run; drops a line that is being typed; leaves at an empty prompt"""
+  Ctrl-C          stops a run; drops a line that is being typed; leaves at an empty prompt
+What is typed while a run works is the next line. If the run asks for an approval, what was
+typed before the question appeared is dropped; a choice is made by its name or letter and Enter,
+never by Enter alone. Other terminals can answer too: holdfast approvals"""
 
 _LEAVE = frozenset({"/quit", "/exit"})
 _LOCAL_FLAGS = 3  # where termios keeps them

@@ -10,7 +10,7 @@ so, try for a few seconds and give up with exit code 75; no terminal ever hangs.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -25,6 +25,10 @@ from holdfast.cli.exits import Code, Exit
 from holdfast.cli.wire import (
     TERMINAL,
     Accepted,
+    Answer,
+    Answered,
+    Approval,
+    Approvals,
     Event,
     Frame,
     Passing,
@@ -72,6 +76,11 @@ class _Host:
         self._tasks = tasks
         self._leaving = anyio.Event()
         self._ended: anyio.Event | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether there is one, at this moment."""
+        return self._ended is not None and not self._ended.is_set()
 
     async def start(self, lock: Lock, only: frozenset[RunId]) -> None:
         """Embed the engine for `only` these runs and new ones; returns when it serves."""
@@ -136,6 +145,20 @@ class Client(Value):
         """Ask for the run's end. Raises `NotFound` if it has ended already."""
         await self._ask("POST", _path(run_id) + "/stop", dict)
 
+    async def approvals(self, *runs: str) -> tuple[Approval, ...]:
+        """What waits for an approval, oldest first; `runs` go on here if nobody owns the home."""
+        return (await self._ask("GET", "/v1/approvals", Approvals, runs=runs)).data
+
+    async def answer(self, asked: Approval, choice: str) -> Answered:
+        """Answer a request. Raises `TooLate` if it waits no more."""
+        path = f"/v1/approvals/{quote(asked.request_id, safe='')}"
+        return await self._ask("POST", path, Answered, Answer(choice), runs=(asked.run_id,))
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it is this process that serves the home, since nobody else does."""
+        return self.host.serves
+
     async def follow(self, run_id: str) -> AsyncGenerator[Frame, None]:
         """The run's events from first to last, whoever owns the home meanwhile."""
         after = 0
@@ -182,8 +205,9 @@ class Client(Value):
         method: str,
         path: str,
         kind: type[T],
-        body: Submission | None = None,
+        body: Submission | Answer | None = None,
         headers: dict[str, str] | None = None,
+        runs: Sequence[str] = (),
     ) -> T:
         deadline = anyio.current_time() + self.patience_s
         options: dict[str, Any] = {"headers": headers or {}}
@@ -200,7 +224,7 @@ class Client(Value):
                 if lost:
                     await self._pause(deadline)
                 lost = True
-                await self._find_owner(deadline)
+                await self._find_owner(deadline, *map(RunId, runs))
                 continue
             if response.status < 300:
                 return msgspec.json.decode(content, type=kind)

@@ -25,6 +25,29 @@ exit codes:
   4 the model's server refused for good   70 our fault   74 output not written
   75 nobody could be reached, try again   78 configuration   130 interrupted
 """
+_ABOUT_RUN = """The answer goes to stdout, everything else to stderr; the end is the exit code.
+
+A run may ask for an approval before it does something. On a terminal the question is put
+there: what would run, whole, and the choices. Nothing is chosen beforehand and Enter alone
+chooses nothing. What was typed before the question appeared is dropped and answers nothing.
+With --json the question is an event: answer it with `holdfast approvals`. Where stdin is no
+terminal nobody can be asked: what needs an approval is denied, and the model is told.
+"""
+_ABOUT_APPROVALS = """What runs ask for before they do it, and the answers.
+
+  holdfast approvals                 all that waits: what would run, whole, and how long it waits
+  holdfast approvals approve ID      let it run, this once
+  holdfast approvals deny ID         do not let it run; the model is told, and goes on
+
+A request is answered once: by whoever is first, here, at the terminal of its run or over HTTP.
+One that nobody answers in time is denied. It outlives a restart, and a yes is good only for
+exactly what was shown: if that has changed since, it is not run.
+"""
+_ABOUT_ID = """ID is the request's id, or as much of its beginning as no other request has.
+
+exit codes: 0 answered; 1 nothing waits under that ID, or it does not offer that choice;
+2 no ID was given, or several requests begin with it
+"""
 _SPOKEN = {"help": "--help", "version": "--version"}
 
 
@@ -41,7 +64,12 @@ def parser() -> argparse.ArgumentParser:
     unsaid = argparse.SUPPRESS  # a command's default must not undo what was said before it
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(top, None)
-    run = commands.add_parser("run", help="one run; its answer comes to stdout as it is written")
+    run = commands.add_parser(
+        "run",
+        help="one run; its answer comes to stdout as it is written",
+        description=_ABOUT_RUN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     run.add_argument("words", nargs="*", metavar="WORDS", help="what to do; - reads stdin")
     run.set_defaults(handler="holdfast.cli.run", parser=run)
     _add_run(run, unsaid)
@@ -64,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
+    _add_approvals(commands)
     audit = commands.add_parser("audit", help="who allowed what, and whether that is all of it")
     audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
     audit.add_argument("--run", metavar="RUN", help="only what concerns this run")
@@ -71,6 +100,46 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     audit.set_defaults(handler="holdfast.cli.audit", parser=audit)
     return top
+
+
+def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = argparse.RawDescriptionHelpFormatter
+    approvals = commands.add_parser(
+        "approvals",
+        help="what waits for your approval; approve or deny it",
+        description=_ABOUT_APPROVALS,
+        epilog=_ABOUT_ID,
+        formatter_class=text,
+    )
+    handler = "holdfast.cli.approvals"
+    approvals.set_defaults(handler=handler, parser=approvals, what="list")
+    programs = "for programs: one JSON object a line"
+    unsaid = argparse.SUPPRESS
+    approvals.add_argument("--json", action="store_true", default=unsaid, help=programs)
+    said = approvals.add_subparsers(title="commands", metavar="COMMAND")
+    listing = said.add_parser("list", help="all that waits (the default)")
+    listing.add_argument("--json", action="store_true", default=unsaid, help=programs)
+    listing.set_defaults(parser=listing)
+    about = "Let it run: this once, if nothing else is said."
+    approve = said.add_parser(
+        "approve", help="let it run", description=about, epilog=_ABOUT_ID, formatter_class=text
+    )
+    approve.add_argument("request_id", nargs="?", metavar="ID", type=_some_text)
+    wider = approve.add_mutually_exclusive_group()
+    for choice, what in (
+        ("session", "let the same run for the rest of its session, too"),
+        ("always", "let the same run from now on; where you may not, it is for the session"),
+    ):
+        wider.add_argument(
+            f"--{choice}", dest="choice", action="store_const", const=choice, help=what
+        )
+    approve.set_defaults(parser=approve, what="approve", choice="once")
+    about = "Do not let it run. Without ID: the one that waits, if there is just one."
+    deny = said.add_parser(
+        "deny", help="do not let it run", description=about, epilog=_ABOUT_ID, formatter_class=text
+    )
+    deny.add_argument("request_id", nargs="?", metavar="ID", type=_some_text)
+    deny.set_defaults(parser=deny, what="deny", choice="deny")
 
 
 def _add_run(to: argparse.ArgumentParser, absent: str | None) -> None:

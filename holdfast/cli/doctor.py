@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
@@ -26,14 +27,20 @@ from holdfast import config as configuration
 from holdfast.app import build_model
 from holdfast.cli.exits import Code
 from holdfast.config import Config
+from holdfast.core.approval import Level
 from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured
 from holdfast.lock import FILE as LOCK
 from holdfast.lock import SOCKET, Owner, read_owner
 from holdfast.plugins import find_tools
+from holdfast.tools.sandbox import Sandbox
 
 MODEL_S = 0.7
 OWNER_S = 0.3
+_CONFINE = (
+    "let commands be confined: install bubblewrap (apt-get install bubblewrap), "
+    "and allow user namespaces"
+)
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -99,8 +106,27 @@ async def _configured(config: Config, owner: Owner | None) -> list[Check]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look, _model(config), "model")
         tasks.start_soon(look, _owner(config.home, owner), "owner")
+        tasks.start_soon(look, _sandbox(config), "sandbox")
     plugins = [_plugins(config)] if config.plugins else []
-    return [found["owner"], _file(config), found["model"], *plugins, _door(config, owner)]
+    first = [found["owner"], _file(config), found["model"], found["sandbox"]]
+    return [*first, *plugins, _door(config, owner)]
+
+
+async def _sandbox(config: Config) -> Check:
+    """How well a command started from here would be confined: found by trying, in a home of its own."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as home:
+        allow_none = config.sandbox.allow_none
+        tried = Sandbox(Path(home), config.user_home, allow_none=allow_none)
+        posture = await tried.probe()
+    match posture.level:
+        case Level.L0 if allow_none:
+            return Check("sandbox", Verdict.NOTE, posture.note, _CONFINE)
+        case Level.L0:
+            return Check("sandbox", Verdict.BAD, posture.note, _CONFINE)
+        case Level.L1:
+            return Check("sandbox", Verdict.NOTE, posture.note, _CONFINE)
+        case _:
+            return Check("sandbox", Verdict.OK, posture.note)
 
 
 def _version() -> Check:

@@ -1,6 +1,8 @@
 """`holdfast run`: one run, its answer on stdout as it is written, its end as exit code.
 
-Ctrl-C asks the run to stop and waits for its end; a second one leaves at once.
+Ctrl-C asks the run to stop and waits for its end; a second one leaves at once. On a
+terminal the run's requests for approval are put there (cli/ask.py). Where nobody can be
+asked, because the words come through a pipe, the submission says so.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import msgspec
 
 from holdfast import config as configuration
 from holdfast import observe
-from holdfast.cli import workspace
+from holdfast.cli import ask, workspace
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import JsonLines, Plain, Screen
@@ -69,6 +71,7 @@ def prepare(args: argparse.Namespace, config: Config, text: str) -> Errand:
         session_id=args.session or "",
         instructions=args.instructions or "",
         model=args.model or "",
+        answerable=sys.stdin is not None and sys.stdin.isatty(),
     )
     expected = config.model if config.origins["model"] in _CLOSE else ""
     return Errand(submission, insists=args.workspace is not None, expected=expected)
@@ -150,21 +153,32 @@ async def served_model(client: Client) -> str:
 
 
 async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) -> Code:
-    """Show the run to its end; Ctrl-C stops it."""
+    """Show the run to its end, and put its questions; Ctrl-C stops it."""
     stopped = anyio.Event()
     ending: Event | None = None
+    questions: ask.Questions | None = None
+    if isinstance(screen, Plain) and ask.at_terminal():
+        questions = ask.Questions(client, screen)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_on_signal, client, run_id, screen, signals, stopped)
+        tasks.start_soon(_stop_on_signal, client, run_id, screen, questions, signals, stopped)
+        if questions is not None:
+            tasks.start_soon(questions.put)
         async with aclosing(client.follow(run_id)) as frames:
             async for frame in frames:
-                screen.show(frame)
+                if questions is None or not questions.hear(frame.event):
+                    screen.show(frame)
                 ending = frame.event
         tasks.cancel_scope.cancel()
     return _code(ending, stopped=stopped.is_set())
 
 
 async def _stop_on_signal(
-    client: Client, run_id: str, screen: Screen, signals: Signals, stopped: anyio.Event
+    client: Client,
+    run_id: str,
+    screen: Screen,
+    questions: ask.Questions | None,
+    signals: Signals,
+    stopped: anyio.Event,
 ) -> None:
     async with anyio.create_task_group() as tasks:
         async for _ in signals:
@@ -173,6 +187,8 @@ async def _stop_on_signal(
                 sys.stdout.flush()
                 os._exit(Code.INTERRUPTED)  # at once: whatever still hangs must not hold us
             stopped.set()
+            if questions is not None:
+                questions.leave()
             screen.note("stopping … (Ctrl-C again leaves at once)")
             tasks.start_soon(_stop, client, run_id)
 

@@ -5,17 +5,28 @@ tools and notes go to stderr. On a terminal the words come as they are written. 
 a turn that turned out void is there already: we say so, and what counts comes again.
 Anywhere else nothing can be taken back by saying so: a turn's words are held until they
 stand, that is until a tool starts, the next turn begins or the run ends.
+
+While a question waits for an answer its line stays the last one: what comes meanwhile is
+written above it.
 """
 
+import curses
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from holdfast.cli.wire import Event, Frame
+from holdfast.cli import question
+from holdfast.cli.output import Output
+from holdfast.cli.wire import Event, Frame, requested
 
 # What a model or a tool says must not steer the terminal.
 _VISIBLE: dict[int, int | None] = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t\r"}
 _VISIBLE |= {ord("\r"): None, 0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+
+_CONFINED = frozenset({"", "L2", "L3"})  # nothing to warn of, or nothing known
+_WOKEN = "woken"  # by what it waited for; nothing was interrupted
+_DIM, _BRIGHT, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
 class Screen(Protocol):
@@ -48,14 +59,49 @@ class Plain:
         self._shown = ""  # of the current turn
         self._held = ""  # of the current turn, not shown yet
         self._live = sys.stdout is not None and sys.stdout.isatty()
+        self._clever = _is_clever()
+        self._output = Output()
+        self._speaker = ""  # the call whose output has not ended its line
+        self._question = ""  # the line that waits for an answer
+        self._sandbox = ""  # the weak one that was told of
 
     def note(self, text: str) -> None:
+        with self._above():
+            self._break()
+            _tell(text.translate(_VISIBLE) + "\n")
+
+    def ask(self, line: str) -> None:
+        """Show the line to answer, and keep it the last one until it is answered."""
         self._break()
-        with suppress(OSError):  # that nobody reads the notes must not cost the answer
-            print(text.translate(_VISIBLE), file=sys.stderr, flush=True)
+        self._question = line
+        _tell(line)
+
+    def asked(self, *, ended: bool) -> None:
+        """Something was typed to it; `ended`: with Enter, which has begun a new line."""
+        self._question = ""
+        if not ended:
+            _tell("\n")
+
+    def withdraw(self) -> None:
+        """Take back the line to answer, with what was typed to it."""
+        if self._question:
+            self._question = ""
+            _tell(_ERASE if self._clever else "\n")
 
     def show(self, frame: Frame) -> None:
-        event = frame.event
+        with self._above():
+            self._show(frame.event)
+
+    @contextmanager
+    def _above(self) -> Iterator[None]:
+        """What is written in the block comes above the line to answer, if there is one."""
+        line = self._question
+        self.withdraw()
+        yield
+        if line:
+            self.ask(line)
+
+    def _show(self, event: Event) -> None:
         match event.event:
             case "message.delta":
                 self._say(event)
@@ -66,12 +112,12 @@ class Plain:
             case "tool.started":
                 self._stand()
                 self.note(f"→ {event.tool} {event.preview}".rstrip())
-            case "tool.completed" if event.error:
-                self.note(f"✗ {event.tool} ({event.outcome or 'failed'}){_why(event)}")
-            case "run.resumed":
-                self.note("… the run goes on after an interruption")
-            case "approval.request":
-                self.note("? the run waits for an approval")
+            case "tool.progress":
+                self._pass_on(event)
+            case "tool.completed":
+                self._output.end(event.call_id)
+                if event.error:
+                    self.note(f"✗ {event.tool} ({event.outcome or 'failed'}){_why(event)}")
             case "run.completed":
                 self._finish(event.output)
             case "run.failed":
@@ -81,7 +127,42 @@ class Plain:
                 self._stand()
                 self.note("… the run was stopped")
             case _:
-                pass  # started, reasoning, progress: nothing a reader of the answer needs
+                self._remark(event)
+
+    def _remark(self, event: Event) -> None:
+        match event.event:
+            case "run.started":
+                self._warn(event.sandbox)
+            case "run.resumed" if event.reason != _WOKEN:
+                self.note("… the run goes on after an interruption")
+            case "approval.request":
+                self._stand()
+                self.note(_asks(event))
+            case "approval.responded":
+                self.note(f"… {question.answered(event.choice)}")
+            case "approval.expired":
+                self.note("… nobody answered in time: it is not run")
+            case _:
+                pass  # reasoning, steering: nothing a reader of the answer needs
+
+    def _warn(self, sandbox: str) -> None:
+        """Say once how weak the sandbox is, if it is."""
+        if sandbox not in _CONFINED and sandbox != self._sandbox:
+            self._sandbox = sandbox
+            self.note(f"commands are not well confined here ({sandbox}); see: holdfast doctor")
+
+    def _pass_on(self, event: Event) -> None:
+        """What a command says, as it comes."""
+        text = self._output.text(event.call_id, event.delta)
+        if not text:
+            return
+        if event.call_id != self._speaker:
+            self._break()
+        head = "" if self._speaker else "  "
+        ended = text.endswith("\n")
+        shown = head + text.removesuffix("\n").replace("\n", "\n  ")
+        self._speaker = "" if ended else event.call_id
+        _tell((f"{_DIM}{shown}{_BRIGHT}" if self._clever else shown) + "\n" * ended)
 
     def _say(self, event: Event) -> None:
         if event.turn != self._turn:
@@ -103,12 +184,19 @@ class Plain:
         self._write(held)
 
     def _write(self, text: str) -> None:
+        self._end_output()
         self._shown += text
         print(text.translate(_VISIBLE) if self._live else text, end="", flush=True)
 
     def _break(self) -> None:
+        self._end_output()
         if self._shown and not self._shown.endswith("\n"):
             self._write("\n")
+
+    def _end_output(self) -> None:
+        if self._speaker:
+            self._speaker = ""
+            _tell("\n")
 
     def _finish(self, output: str) -> None:
         """The output is the truth: what of it has not been seen comes now."""
@@ -120,6 +208,29 @@ class Plain:
             self._write(output)
         self._break()
         self._shown = ""
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # that nobody reads the notes must not cost the answer
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def _is_clever() -> bool:
+    """Whether the notes go to a terminal that can dim a text and erase a line."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return False
+    try:
+        curses.setupterm(fd=sys.stderr.fileno())
+        return bool(curses.tigetstr("dim") and curses.tigetstr("el"))
+    except curses.error:  # nothing is known of it
+        return False
+
+
+def _asks(event: Event) -> str:
+    """A question, where it cannot be answered."""
+    asked = requested(event)
+    head = f"? the run waits for an approval ({question.expires(asked)}):"
+    return f"{head}\n{question.body(asked)}\n  {question.elsewhere(asked)}"
 
 
 def _why(event: Event) -> str:

@@ -7,6 +7,7 @@ from holdfast.core.types import Value
 
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})
 _PASSING = frozenset({"gateway_draining", "gateway_starting"})
+_TOO_LATE = frozenset({"approval_not_pending", "approval_not_active"})
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -17,6 +18,7 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     session_id: str = ""
     instructions: str = ""
     model: str = ""
+    answerable: bool = True  # False: nobody is there who could be asked
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -35,6 +37,38 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 class Runs(msgspec.Struct, frozen=True):
     data: tuple[RunStatus, ...]
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """A request for approval."""
+
+    request_id: str
+    run_id: str
+    call_id: str
+    command: str
+    description: str
+    choices: tuple[str, ...]
+    expires_at: float
+
+
+class Approvals(msgspec.Struct, frozen=True):
+    """What `GET /v1/approvals` answers: all that waits, oldest first."""
+
+    data: tuple[Approval, ...]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What `POST /v1/approvals/{id}` takes."""
+
+    choice: str
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What has been recorded; `note` says why, if it is not what was chosen."""
+
+    run_id: str
+    choice: str
+    note: str = ""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -62,6 +96,27 @@ class Event(msgspec.Struct, frozen=True):
     code: str = ""
     outcome: str = ""
     error: object = None
+    call_id: str = ""
+    request_id: str = ""
+    command: str = ""
+    description: str = ""
+    choices: tuple[str, ...] = ()
+    choice: str = ""
+    expires_at: float = 0.0
+    sandbox: str = ""
+
+
+def requested(event: Event) -> Approval:
+    """The request that an `approval.request` tells of."""
+    return Approval(
+        request_id=event.request_id,
+        run_id=event.run_id,
+        call_id=event.call_id,
+        command=event.command,
+        description=event.description,
+        choices=event.choices,
+        expires_at=event.expires_at,
+    )
 
 
 class Frame(Value):
@@ -88,6 +143,10 @@ class WorkspaceFixed(Exit):
     """The session works in another directory and stays there."""
 
 
+class TooLate(Exit):
+    """The request for approval was answered before, ran out, or lost its run."""
+
+
 class Passing(Exit):
     """Refused for a moment only."""
 
@@ -102,6 +161,8 @@ def refusal(status: int, content: bytes) -> Exit:
         return Passing(Code.TRY_AGAIN, error.message)
     if status == 404:
         return NotFound(Code.FAILED, error.message)
+    if error.code in _TOO_LATE:
+        return TooLate(Code.FAILED, error.message)
     if error.code == "workspace_fixed":
         return WorkspaceFixed(Code.USAGE, error.message)
     return Exit(Code.TRY_AGAIN if status in (429, 503) else Code.FAILED, error.message)

@@ -2,16 +2,18 @@
 
 Each function says which facts an answer makes, or why it makes none; nothing here does
 anything. A call that was asked for is cleared by a grant, and settled as denied by
-anything else. A request that was answered, or that ran out, can not be answered again.
+anything else; one that asked while it works goes on, and hears the answer itself. A request
+that was answered, or that ran out, can not be answered again.
 """
 
 from holdfast.core import approval
 from holdfast.core.approval import Approval, Choice
-from holdfast.core.call import CallCleared, CallSettled, Outcome
+from holdfast.core.call import CallCleared, CallSettled, Outcome, Status
 from holdfast.core.session import Session
 from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId, Value
 from holdfast.errors import Refused
 
+CHANGED_TEXT = "Not run: what would run is no longer what was approved."
 DENIED_TEXT = "Not run: it was not approved. Do not try another way to the same effect; ask."
 EXPIRED_TEXT = "Not run: nobody approved it in time."
 
@@ -43,18 +45,21 @@ def granted(session: Session, call_id: CallId, execution: str) -> bool:
     )
 
 
+def redeem(session: Session, call_id: CallId, execution: str) -> approval.Run | approval.Deny:
+    """What an approval is worth now that its call begins: it is for exactly one execution."""
+    if granted(session, call_id, execution):
+        return approval.Run(approval.Ground.APPROVED)
+    return approval.Deny(CHANGED_TEXT)
+
+
 def answer(session: Session, given: Given, now: float) -> tuple[tuple[Fact, ...], int]:
     """The facts an answer makes, and to how many requests it is one; or a refusal."""
-    waiting = pending(session, given.run_id)
-    if given.request_id is not None:
-        waiting = tuple(a for a in waiting if a.requested.request_id == given.request_id)
-    chosen = waiting if given.every else waiting[:1]
     facts: list[Fact] = []
     resolved = 0
-    for asked in chosen:
+    for asked in _chosen(session, given):
         match approval.decide(asked, given.choice, now):
             case approval.Accept():
-                facts.extend(_accepted(session, asked, given))
+                facts.extend(_accepted(session, asked, given, now))
                 resolved += 1
             case approval.NotOffered():
                 offered = ", ".join(asked.requested.choices)
@@ -70,17 +75,43 @@ def answer(session: Session, given: Given, now: float) -> tuple[tuple[Fact, ...]
     return tuple(facts), resolved
 
 
-def _accepted(session: Session, asked: Approval, given: Given) -> tuple[Fact, ...]:
+def stands(session: Session, given: Given) -> tuple[approval.Standing, ...]:
+    """What an answer that counts leaves behind for all sessions."""
+    return tuple(
+        standing
+        for asked in _chosen(session, given)
+        for standing in approval.stands(asked.requested, given.choice, given.by)
+    )
+
+
+def _chosen(session: Session, given: Given) -> tuple[Approval, ...]:
+    """The requests that are meant."""
+    waiting = pending(session, given.run_id)
+    if given.request_id is not None:
+        waiting = tuple(a for a in waiting if a.requested.request_id == given.request_id)
+    return waiting if given.every else waiting[:1]
+
+
+def _accepted(session: Session, asked: Approval, given: Given, now: float) -> tuple[Fact, ...]:
     request = asked.requested
     if given.choice is Choice.DENY:
         denied = approval.ApprovalDenied(
             run_id=request.run_id, request_id=request.request_id, by=given.by
         )
-        return (denied, _denied(session, asked, DENIED_TEXT))
+        return (denied, *_denied(session, asked, DENIED_TEXT))
     granted = approval.ApprovalGranted(
         run_id=request.run_id, request_id=request.request_id, choice=given.choice, by=given.by
     )
-    return (granted, CallCleared(run_id=request.run_id, call_id=request.call_id))
+    left = approval.grants(request, given.choice, session.key, session.key.owner, now)
+    if not _waits(session, asked):
+        return (granted, *left)
+    return (granted, *left, CallCleared(run_id=request.run_id, call_id=request.call_id))
+
+
+def _waits(session: Session, asked: Approval) -> bool:
+    """Whether the call has not begun yet, and will not without an answer."""
+    request = asked.requested
+    return session.runs[request.run_id].calls[request.call_id].status is Status.ASKED
 
 
 def expire(session: Session, now: float) -> tuple[Fact, ...]:
@@ -90,7 +121,7 @@ def expire(session: Session, now: float) -> tuple[Fact, ...]:
         request = asked.requested
         if not asked.status.final and now >= request.expires_at:
             expired = approval.ApprovalExpired(run_id=request.run_id, request_id=request.request_id)
-            facts += [expired, _denied(session, asked, EXPIRED_TEXT)]
+            facts += [expired, *_denied(session, asked, EXPIRED_TEXT)]
     return tuple(facts)
 
 
@@ -102,13 +133,16 @@ def withdraw(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
     )
 
 
-def _denied(session: Session, asked: Approval, text: str) -> CallSettled:
+def _denied(session: Session, asked: Approval, text: str) -> tuple[CallSettled, ...]:
+    if not _waits(session, asked):
+        return ()
     request = asked.requested
     call = session.runs[request.run_id].calls[request.call_id]
-    return CallSettled(
+    settled = CallSettled(
         run_id=request.run_id,
         call_id=request.call_id,
         tool=call.proposal.tool,
         outcome=Outcome.DENIED,
         text=text,
     )
+    return (settled,)

@@ -27,7 +27,7 @@ from holdfast.core.execution import (
     render,
 )
 from holdfast.core.rules import Host, Line, Permission, Place, Rule, shown
-from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId, SessionKey, Value
+from holdfast.core.types import OPERATOR, CallId, Fact, Owner, RequestId, RunId, SessionKey, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -155,6 +155,15 @@ class Level(IntEnum):
     L3 = 3
 
 
+class Posture(Value):
+    """How well commands are confined, as a canary found by trying. `note` is the line for people."""
+
+    level: Level
+    blocked: tuple[str, ...]
+    open: tuple[str, ...]
+    note: str
+
+
 class Role(StrEnum):
     READ = "read"
     RUN = "run"
@@ -186,6 +195,14 @@ class Grant(Fact, tag="grant"):
     expires_at: float
 
 
+class Standing(Fact, tag="standing"):
+    """What an `always` answer left behind: holds in every session of its owner, until taken back."""
+
+    permission: Permission
+    by: Owner
+    revoked: bool = False
+
+
 class ExecutionContext(Value):
     """All that a decision depends on, beside the execution itself. Nothing has a default."""
 
@@ -215,6 +232,7 @@ class Ground(StrEnum):
     HARMLESS = "harmless"
     GRANTED = "granted"
     CONFINED = "confined"
+    APPROVED = "approved"  # exactly this, once
 
 
 class Run(Value):
@@ -250,10 +268,8 @@ def decide_execution(request: ExecutionRequest, context: ExecutionContext) -> De
     lacking = _lacking(request, context, ground)
     if ground is not None and not lacking:
         return Run(ground)
-    if not context.door.answerable:
-        return Deny(f"It needs an approval, and nobody can give one here ({context.door.name}).")
-    if context.open_prompts >= OPEN_PROMPTS:
-        return Deny(f"{OPEN_PROMPTS} requests of this session already wait for an answer.")
+    if (deny := _nobody_to_ask(context)) is not None:
+        return deny
     offers = tuple(lack for lack in lacking if not isinstance(lack, Single))
     grantable = len(offers) == len(lacking)
     return Ask(
@@ -268,8 +284,8 @@ def decide_execution(request: ExecutionRequest, context: ExecutionContext) -> De
 def grants(
     requested: ApprovalRequested, choice: Choice, session: SessionKey, user: Owner, now: float
 ) -> tuple[Grant, ...]:
-    """What `choice` leaves behind in its session. `once` leaves nothing; `always` is the operator's."""
-    if choice is not Choice.SESSION:
+    """What `choice` leaves behind in its session. `once` leaves nothing."""
+    if choice not in (Choice.SESSION, Choice.ALWAYS):
         return ()
     return tuple(
         Grant(permission=offer, session=session, user=user, expires_at=now + GRANT_S)
@@ -277,7 +293,54 @@ def grants(
     )
 
 
-def _permissions(context: ExecutionContext) -> tuple[Permission, ...]:
+def stands(requested: ApprovalRequested, choice: Choice, by: Owner) -> tuple[Standing, ...]:
+    """What `choice` leaves behind for all sessions."""
+    if choice is not Choice.ALWAYS:
+        return ()
+    return tuple(Standing(permission=offer, by=by) for offer in requested.offers)
+
+
+def decide_question(
+    command: str,
+    description: str,
+    choices: tuple[Choice, ...],
+    offers: tuple[Permission, ...],
+    context: ExecutionContext,
+) -> Decision:
+    """What a tool asks about that runs no command. It runs only if all it offers was permitted."""
+    if offers and all(offer in permissions(context) for offer in offers):
+        return Run(Ground.GRANTED)
+    if (deny := _nobody_to_ask(context)) is not None:
+        return deny
+    expires_at = context.now + min(context.door.expiry_s, EXPIRY_S)
+    return Ask(choices, offers, command, description, expires_at)
+
+
+def ask_for_host(host: str, context: ExecutionContext) -> Decision:
+    """Whether a command at work may speak to `host`, which its start did not grant it."""
+    wanted = Host(name=host)
+    if wanted in permissions(context):
+        return Run(Ground.GRANTED)
+    if (deny := _nobody_to_ask(context)) is not None:
+        return deny
+    return Ask(
+        choices=_choices(context, Choice.SESSION),
+        offers=(wanted,),
+        command=f"connect to {escape(host)}",
+        description=f"Sandbox: {context.level.name}\nTo permit: {shown(wanted)}",
+        expires_at=context.now + min(context.door.expiry_s, EXPIRY_S),
+    )
+
+
+def _nobody_to_ask(context: ExecutionContext) -> Deny | None:
+    if not context.door.answerable:
+        return Deny(f"It needs an approval, and nobody can give one here ({context.door.name}).")
+    if context.open_prompts >= OPEN_PROMPTS:
+        return Deny(f"{OPEN_PROMPTS} requests of this session already wait for an answer.")
+    return None
+
+
+def permissions(context: ExecutionContext) -> tuple[Permission, ...]:
     """What holds here and now. A grant further away than one can be given is none."""
     return context.standing + tuple(
         grant.permission
@@ -290,13 +353,13 @@ def _permissions(context: ExecutionContext) -> tuple[Permission, ...]:
 
 def _ground(request: ExecutionRequest, context: ExecutionContext) -> Ground | None:
     """Why the commands themselves may run unasked, if they may."""
-    permissions = _permissions(context)
+    held = permissions(context)
     if isinstance(request.what, Parsed):
         built_in = rules.HARMLESS + (rules.GIT if context.git_is_safe else ())
-        granted = tuple(p for p in permissions if isinstance(p, Rule))
+        granted = tuple(p for p in held if isinstance(p, Rule))
         if _all_allowed(request, request.what, built_in, context):
             return Ground.HARMLESS
-        if _permission(request) in permissions:
+        if _permission(request) in held:
             return Ground.GRANTED
         if _all_allowed(request, request.what, built_in + granted, context):
             return Ground.GRANTED
@@ -322,7 +385,7 @@ def _is_confined(request: ExecutionRequest, context: ExecutionContext) -> bool:
     return (
         context.mode is Mode.SANDBOXED
         and context.level >= Level.L2
-        and Role.ADMIN in context.principal.roles
+        and context.principal.owner == OPERATOR
     )
 
 
@@ -335,7 +398,7 @@ def _lacking(
         lacking.append(Single("run without a sandbox, as there is none"))
     if ground is None:
         lacking.append(_permission(request))
-    hosts = {p.name for p in _permissions(context) if isinstance(p, Host)}
+    hosts = {p.name for p in permissions(context) if isinstance(p, Host)}
     lacking += [Host(name=host) for host in request.wants.hosts if host not in hosts]
     lacking += [Single(f"write to {quote(escape(p))}") for p in request.wants.writable]
     if request.wants.unsandboxed:

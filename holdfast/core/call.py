@@ -2,8 +2,8 @@
 
 A call is recorded as started before its effect and settled after it. What is found
 started and not settled after a crash is *doubtful*: it may or may not have had its
-effect. A doubtful call of a tool that is safe to repeat starts again; any other is
-settled as unknown, and the model is told. A call that waits (for an approval, an
+effect. A doubtful call of a tool that is safe to repeat starts again; of one that leaves
+evidence the evidence is adopted; any other is settled as unknown, and the model is told. A call that waits (for an approval, an
 answer, a child) is asked or parked: it holds no task, and somebody's fact ends it.
 """
 
@@ -48,6 +48,7 @@ class OnCrash(StrEnum):
 
     REPEAT = "repeat"
     UNKNOWN = "unknown"
+    ADOPT = "adopt"  # it leaves evidence of what became of it
 
 
 class Kept(Fact, omit_defaults=True):
@@ -152,11 +153,15 @@ class Settle(Value):
     text: str
 
 
+class Adopt(Value):
+    """See what the evidence says; if it says nothing, the outcome is unknown."""
+
+
 class Leave(Value):
     """Somebody else's fact moves it on."""
 
 
-Step = Begin | Settle | Leave
+Step = Begin | Settle | Adopt | Leave
 
 UNKNOWN_TEXT = (
     "Outcome unknown: the process was interrupted while this call was in flight. It may or may "
@@ -172,6 +177,8 @@ def next_step(call: Call, on_crash: OnCrash) -> Step:
             return Begin()
         case Status.DOUBTFUL if on_crash is OnCrash.REPEAT:
             return Begin()
+        case Status.DOUBTFUL if on_crash is OnCrash.ADOPT:
+            return Adopt()
         case Status.DOUBTFUL | Status.STARTED:
             return Settle(Outcome.UNKNOWN, UNKNOWN_TEXT)
         case _:  # asked, parked, settled
@@ -181,6 +188,6 @@ def next_step(call: Call, on_crash: OnCrash) -> Step:
 def abort(call: Call, on_crash: OnCrash) -> Settle:
     """How `call` ends when its run is stopped. Total over calls that are not settled."""
     begun = call.status in {Status.STARTED, Status.DOUBTFUL}
-    if begun and on_crash is OnCrash.UNKNOWN:
+    if begun and on_crash is not OnCrash.REPEAT:
         return Settle(Outcome.UNKNOWN, UNKNOWN_TEXT)
     return Settle(Outcome.ABORTED, ABORTED_TEXT)

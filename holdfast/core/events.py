@@ -7,8 +7,8 @@ number, kept in a table of their own and forgotten after their retention.
 
 from typing import NamedTuple
 
-from holdfast.core import approval, call, delivery, inbox, run, session
-from holdfast.core.types import Fact, RunId
+from holdfast.core import approval, call, delivery, inbox, process, run, session
+from holdfast.core.types import CallId, Fact, RunId
 
 
 class MessageDelta(Fact, tag="message.delta"):
@@ -23,7 +23,16 @@ class ReasoningDelta(Fact, tag="reasoning.delta"):
     text: str
 
 
-Delta = MessageDelta | ReasoningDelta
+class ToolProgress(Fact, tag="tool.progress"):
+    """What a call says on its way."""
+
+    run_id: RunId
+    turn: int
+    call_id: CallId
+    text: str
+
+
+Delta = MessageDelta | ReasoningDelta | ToolProgress
 
 Event = (
     session.Event
@@ -33,6 +42,9 @@ Event = (
     | call.Event
     | approval.ApprovalRequested
     | approval.Event
+    | approval.Grant
+    | approval.Standing
+    | process.Event
     | delivery.Event
 )
 
@@ -49,6 +61,9 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.ApprovalRequested,
         approval.ApprovalGranted,
         approval.ApprovalDenied,
+        approval.Grant,
+        approval.Standing,
+        process.ProcessStarted,
         delivery.SendStarted,
         delivery.SendAccepted,
     }

@@ -6,16 +6,29 @@ journal by the time `send` returns, whatever happens to the process afterwards.
 
 from collections.abc import Mapping
 
-from holdfast.core.approval import Choice
+from holdfast.core.approval import Choice, Role
 from holdfast.core.messages import Message
 from holdfast.core.types import Owner, RequestId, RunId, SessionId, Value
 
 
+class Capabilities(Value):
+    """What a door can do. A new one says so itself: nothing has a default."""
+
+    platform: str  # "api_server", "cli", …
+    answerable: bool  # a question of a run can be answered there
+    late: bool  # what comes after a run's end still reaches somebody there
+
+
 class Principal(Value):
-    """Who asks, and through which door."""
+    """Who asks, through which door, and what they may do."""
 
     owner: Owner
-    platform: str  # "api_server", "cli", …
+    door: Capabilities
+    roles: frozenset[Role]
+
+    @property
+    def platform(self) -> str:
+        return self.door.platform
 
 
 class RequestKey(Value):
@@ -38,6 +51,8 @@ class Submit(Value):
     workspace: str = ""
     metadata: Mapping[str, str] = {}
     request_key: RequestKey | None = None
+    answerable: bool = True  # False: nobody will be there to be asked, whatever the door can do
+    late: bool = False  # the caller has a way to hear what comes after the end
 
 
 class Stop(Value):

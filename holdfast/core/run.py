@@ -58,14 +58,24 @@ class Cause(StrEnum):
 _NO_LOOP = frozenset({Cause.TERMINAL, Cause.JOURNAL})  # not the run's doing
 
 
+class Origin(Fact, omit_defaults=True):
+    """For whom a run works, and what it may count on there. Bound to the run, not its session."""
+
+    platform: str = ""
+    answerable: bool = True  # somebody can be asked, now or later
+    late: bool = False  # what comes after its end still reaches somebody
+
+
 class RunQueued(Fact, tag="run.queued", omit_defaults=True):
     run_id: RunId
     input_id: InputId
     model: str = ""
+    origin: Origin = Origin()
 
 
-class RunStarted(Fact, tag="run.started"):
+class RunStarted(Fact, tag="run.started", omit_defaults=True):
     run_id: RunId
+    sandbox: str = ""  # how well its commands are confined
 
 
 class RunResumed(Fact, tag="run.resumed", omit_defaults=True):
@@ -220,11 +230,20 @@ class Run(msgspec.Struct, frozen=True):
     cut_by: str = ""  # the cause of the interruption it has not come back from
     cuts: int = 0  # interruptions in a row that look like a loop
     last_event: str = "run.queued"
+    origin: Origin = Origin()
 
 
 def queue(event: RunQueued, at: float) -> Run:
     """The run that `event` makes."""
-    return Run(event.run_id, event.input_id, at, at, event.model, unread=(event.input_id,))
+    return Run(
+        event.run_id,
+        event.input_id,
+        at,
+        at,
+        event.model,
+        unread=(event.input_id,),
+        origin=event.origin,
+    )
 
 
 def evolve(run: Run, event: Event, at: float) -> Run:

@@ -12,9 +12,10 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import approval, call, inbox, run
-from holdfast.core.approval import Approval
+from holdfast.core import approval, call, inbox, process, run
+from holdfast.core.approval import Approval, Grant, Standing
 from holdfast.core.inbox import Input, InputAdmitted
+from holdfast.core.rules import Permission
 from holdfast.core.run import Run, RunQueued
 from holdfast.core.types import CallId, Fact, InputId, RequestId, RunId, SessionKey, Value
 from holdfast.errors import IllegalTransition
@@ -85,6 +86,10 @@ class Session(msgspec.Struct, frozen=True):
     inputs: Mapping[InputId, Input] = {}  # not yet read
     runs: Mapping[RunId, Run] = {}  # unfinished, in order
     approvals: Mapping[RequestId, Approval] = {}  # pending, or granted and not yet used
+    grants: tuple[Grant, ...] = ()  # from `session` answers
+    standing: tuple[Permission, ...] = ()  # from `always` answers, in the session that keeps them
+    processes: process.Processes = {}  # in the background; running, or ended not long ago
+    cwd: str = ""  # where the next command starts; empty: at the workspace
     ended: Run | None = None  # the run that ended last
 
 
@@ -115,12 +120,29 @@ def evolve(session: Session, event: Fact, at: float) -> Session:
             return _evolve_run(_use_up(session, event.call_id), event.run_id, event, at)
         case _ if isinstance(event, _RUN_EVENTS):
             return _evolve_run(session, event.run_id, event, at)
+        case _:
+            return _evolve_kept(session, event, at)
+
+
+def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
+    """What stays when the run that brought it has ended."""
+    match event:
+        case Grant():
+            valid = (g for g in session.grants if g.expires_at > at)
+            return replace(session, grants=(*valid, event))
+        case Standing():
+            others = tuple(p for p in session.standing if p != event.permission)
+            kept = () if event.revoked else (event.permission,)
+            return replace(session, standing=(*others, *kept))
+        case _ if isinstance(event, _PROCESS_EVENTS):
+            return replace(session, processes=process.evolve(session.processes, event, at))
         case _:  # deltas, deliveries: they have machines of their own, or none
             return session
 
 
 _RUN_EVENTS = run.Event.__args__
 _APPROVAL_EVENTS = approval.Event.__args__
+_PROCESS_EVENTS = process.Event.__args__
 
 
 def _evolve_approval(session: Session, event: approval.Event) -> Session:
@@ -182,7 +204,9 @@ def _evolve_run(session: Session, run_id: RunId, event: run.Event, at: float) ->
 
 
 def recall(session: Session, event: Fact) -> Session:
-    """What a fact of any run, also one that has ended, means for the mark of `session`."""
+    """What a fact of any run, also one that has ended, means for `session` itself."""
+    if isinstance(event, call.CallSettled):
+        return replace(session, cwd=event.cwd) if event.cwd else session
     if isinstance(event, run.RunInterrupted):
         return replace(session, mark=Mark(event.cause, event.reason, event.cut_at))
     if isinstance(event, run.RunCompleted):

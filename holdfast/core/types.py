@@ -12,6 +12,7 @@ InputId = NewType("InputId", str)
 CallId = NewType("CallId", str)
 RequestId = NewType("RequestId", str)
 DeliveryId = NewType("DeliveryId", str)
+ProcessId = NewType("ProcessId", str)
 
 OPERATOR = Owner("operator")
 

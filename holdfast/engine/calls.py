@@ -6,19 +6,17 @@ Whatever a tool does or raises, its call ends as a result the model can read.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from secrets import token_hex
 from time import perf_counter
 from typing import Any, Protocol
 
 import anyio
 import msgspec
 
-from holdfast.core import answers
 from holdfast.core import call as machine
-from holdfast.core.approval import ApprovalRequested
+from holdfast.core.approval import Ask, Deny, Run
 from holdfast.core.call import (
     Call,
     CallAsked,
@@ -28,14 +26,17 @@ from holdfast.core.call import (
     OnCrash,
     Outcome,
 )
+from holdfast.core.process import ProcessStarted
 from holdfast.core.redaction import Redactor
-from holdfast.core.types import Fact, RequestId, RunId
+from holdfast.core.types import Fact, ProcessId, RunId
 from holdfast.engine.clock import Clock
-from holdfast.engine.sessions import Held
+from holdfast.engine.permits import Permits, new_request_id, requested
+from holdfast.engine.progress import Progress
+from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import ToolFailed
 from holdfast.journal.journal import Pending
 from holdfast.tools.tool import (
-    Allowed,
+    Background,
     BlobStore,
     Context,
     Done,
@@ -44,16 +45,15 @@ from holdfast.tools.tool import (
     Forbidden,
     Park,
     Permission,
-    Question,
     Tool,
+    Unknown,
 )
+from holdfast.tools.tool import Outcome as ToolOutcome
 
 log = logging.getLogger(__name__)
 
 PREVIEW = 200  # characters of a call that people are shown
 RESULT = 64 * 1024  # characters of a result the model is shown, whatever the tool gave
-
-OPEN_QUESTIONS = 10  # a session may have at once: more would train people to click yes
 
 
 class Say(Protocol):
@@ -70,16 +70,20 @@ class Calls:
         tools: Iterable[Tool[Any]],
         blobs: BlobStore,
         clock: Clock,
-        approval_s: float,
+        sessions: Sessions,
+        permits: Permits,
         redactor: Redactor,
         own: Path,
+        begun: Callable[[Held, ProcessId], None],
     ) -> None:
         self._tools: Mapping[str, Tool[Any]] = {t.name: t for t in tools}
         self._blobs = blobs
         self._clock = clock
-        self._approval_s = approval_s
+        self._sessions = sessions
+        self._permits = permits
         self._redactor = redactor
         self._own = own  # where workspaces are ours to make
+        self._begun = begun  # a process goes on in the background
 
     def on_crash(self, call: Call) -> OnCrash:
         """What the call's tool says about being cut; a tool that is gone says the worst."""
@@ -108,80 +112,99 @@ class Calls:
         match machine.next_step(call, self.on_crash(call)):
             case machine.Begin():
                 await self._begin(held, run_id, call, say)
+            case machine.Adopt():
+                await self._adopt(held, run_id, call, say)
             case machine.Settle(outcome=outcome, text=text):
                 say(_settled(run_id, call, outcome, text))
             case machine.Leave():
                 pass
 
     async def _begin(self, held: Held, run_id: RunId, call: Call, say: Say) -> None:
+        found = self._find(call)
+        if isinstance(found, str):
+            say(self._settled(run_id, call, Outcome.FAILED, found))
+            return
+        tool, arguments = found
+        with Progress(self._sessions, held, run_id, call, self._clock) as progress:
+            context = self._context(held, run_id, call, say, progress)
+            permission = await _permission(tool, context, arguments)
+            if not await self._permitted(held, call, permission, say, run_id):
+                return
+            preview = _preview(tool, arguments, self._redactor)
+            call_id = call.proposal.call_id
+            started = say(
+                CallStarted(run_id=run_id, call_id=call_id, tool=tool.name, preview=preview)
+            )
+            if tool.effect is not Effect.READ:
+                await started.wait()  # recorded before its effect
+            await self._run(held, context, call, tool, arguments, say)
+
+    def _find(self, call: Call) -> tuple[Tool[Any], msgspec.Struct] | str:
+        """The call's tool and its arguments, or what is wrong with it."""
         proposal = call.proposal
         tool = self._tools.get(proposal.tool)
         if tool is None:
             names = ", ".join(sorted(self._tools))
-            text = f"There is no tool called {proposal.tool!r}. There are: {names}."
-            say(self._settled(run_id, call, Outcome.FAILED, text))
-            return
+            return f"There is no tool called {proposal.tool!r}. There are: {names}."
         try:
-            arguments = msgspec.json.decode(proposal.arguments or "{}", type=tool.arguments)
+            return tool, msgspec.json.decode(proposal.arguments or "{}", type=tool.arguments)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            text = (
+            return (
                 f"The arguments do not fit {proposal.tool}: {error}. Call it again with them right."
             )
-            say(self._settled(run_id, call, Outcome.FAILED, text))
-            return
-        context = self._context(held, run_id, call)
-        permission = await _permission(tool, context, arguments)
-        if not self._permitted(held, call, permission, say, run_id):
-            return
-        preview = _preview(tool, arguments, self._redactor)
-        started = say(
-            CallStarted(run_id=run_id, call_id=proposal.call_id, tool=tool.name, preview=preview)
+
+    def _context(
+        self, held: Held, run_id: RunId, call: Call, say: Say, progress: Progress
+    ) -> Context:
+        session, call_id = held.session, call.proposal.call_id
+
+        async def may_reach(host: str) -> bool:
+            return await self._permits.may_reach(host, held, run_id, call_id, say)
+
+        return Context(
+            session=held.key,
+            run_id=run_id,
+            call_id=call_id,
+            workspace=Path(session.workspace),
+            blobs=self._blobs,
+            cwd=session.cwd or session.workspace,
+            origin=session.runs[run_id].origin,
+            processes=session.processes,
+            hosts=self._permits.hosts(held, run_id),
+            progress=progress.add,
+            may_reach=may_reach,
         )
-        if tool.effect is not Effect.READ:
-            await started.wait()  # recorded before its effect
-        await self._run(held, context, call, tool, arguments, say)
 
-    def _context(self, held: Held, run_id: RunId, call: Call) -> Context:
-        workspace = Path(held.session.workspace)
-        return Context(held.key, run_id, call.proposal.call_id, workspace, self._blobs)
-
-    def _permitted(
+    async def _permitted(
         self, held: Held, call: Call, permission: Permission, say: Say, run_id: RunId
     ) -> bool:
         """Whether the call may start now; if not, it has been asked about or denied."""
-        match permission:
-            case Allowed():
+        judged = await self._permits.judge(held, run_id, call, permission)
+        match judged.decision:
+            case Run():
                 return True
-            case Forbidden(text=text):
-                say(self._settled(run_id, call, Outcome.DENIED, text))
-            case Question() if call.status is machine.Status.CLEARED:
-                if answers.granted(held.session, call.proposal.call_id, permission.execution):
-                    return True
-                text = "Not run: what would run is no longer what was approved."
-                say(_settled(run_id, call, Outcome.DENIED, text))
-            case Question() if call.status is not machine.Status.PROPOSED:
+            case Deny(reason=reason):
+                say(self._settled(run_id, call, Outcome.DENIED, reason))
+            case Ask() if call.status is not machine.Status.PROPOSED:
                 say(_settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
-            case Question() if len(held.session.approvals) >= OPEN_QUESTIONS:
-                text = "Not run: too many questions are open already. Wait for their answers."
-                say(_settled(run_id, call, Outcome.DENIED, text))
-            case Question():
-                say(*self._ask(run_id, call, permission))
+            case Ask():
+                call_id, request_id = call.proposal.call_id, new_request_id()
+                asked = CallAsked(run_id=run_id, call_id=call_id, request_id=request_id)
+                say(requested(run_id, call_id, request_id, judged), asked)
         return False
 
-    def _ask(self, run_id: RunId, call: Call, question: Question) -> tuple[Fact, Fact]:
-        request_id = RequestId(f"apr_{token_hex(12)}")
-        call_id = call.proposal.call_id
-        requested = ApprovalRequested(
-            run_id=run_id,
-            call_id=call_id,
-            request_id=request_id,
-            command=question.command,
-            description=question.description,
-            execution=question.execution,
-            choices=question.choices,
-            expires_at=self._clock.now() + self._approval_s,
-        )
-        return requested, CallAsked(run_id=run_id, call_id=call_id, request_id=request_id)
+    async def _adopt(self, held: Held, run_id: RunId, call: Call, say: Say) -> None:
+        """See what the evidence says of a call that was cut."""
+        found = self._find(call)
+        adopt = None if isinstance(found, str) else found[0].adopt
+        if isinstance(found, str) or adopt is None:
+            say(_settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
+            return
+        tool, arguments = found
+        with Progress(self._sessions, held, run_id, call, self._clock) as progress:
+            context = self._context(held, run_id, call, say, progress)
+            outcome = await self._guarded(adopt, tool, context, arguments)
+        await self._record(held, context, call, tool, outcome, 0.0, say)
 
     async def _run(
         self,
@@ -192,22 +215,43 @@ class Calls:
         arguments: msgspec.Struct,
         say: Say,
     ) -> None:
-        run_id, call_id = context.run_id, context.call_id
         begun = perf_counter()
-        outcome: Done | Failed | Park | None = None
+        outcome: ToolOutcome | None = None
         with anyio.move_on_after(tool.timeout_s):
-            outcome = await self._guarded(tool, context, arguments)
-        duration = perf_counter() - begun
+            outcome = await self._guarded(tool.run, tool, context, arguments)
+        await self._record(held, context, call, tool, outcome, perf_counter() - begun, say)
+
+    async def _record(
+        self,
+        held: Held,
+        context: Context,
+        call: Call,
+        tool: Tool[Any],
+        outcome: ToolOutcome | None,
+        duration: float,
+        say: Say,
+    ) -> None:
+        """Write down how it ended, or that it waits; then let its evidence go."""
+        run_id, call_id = context.run_id, context.call_id
         match outcome:
-            case Done(text=text, kept=kept):
-                fact = self._settled(run_id, call, Outcome.OK, text, duration)
-                say(msgspec.structs.replace(fact, kept=kept, cwd=held.session.workspace))
+            case Done():
+                settled = self._settled(run_id, call, Outcome.OK, outcome.text, duration)
+                cwd = outcome.cwd or context.cwd
+                settled = msgspec.structs.replace(settled, kept=outcome.kept, cwd=cwd)
+                pending = say(*_background(context, outcome.background), settled)
+                if outcome.background is not None:
+                    self._begun(held, outcome.background.process_id)
             case Failed(text=text):
-                say(self._settled(run_id, call, Outcome.FAILED, text, duration))
+                pending = say(self._settled(run_id, call, Outcome.FAILED, text, duration))
+            case Unknown(text=text):
+                pending = say(self._settled(run_id, call, Outcome.UNKNOWN, text, duration))
             case Park(reason=reason):
-                say(CallParked(run_id=run_id, call_id=call_id, reason=plain(reason)))
-            case None:
-                say(_timed_out(run_id, call, tool, duration))
+                pending = say(CallParked(run_id=run_id, call_id=call_id, reason=plain(reason)))
+            case _:  # it was cut by its time limit
+                pending = say(_timed_out(run_id, call, tool, duration))
+        if tool.settled is not None:
+            await pending.wait()
+            tool.settled(context)
 
     def _settled(
         self, run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
@@ -218,11 +262,15 @@ class Calls:
         return _settled(run_id, call, outcome, text, duration_s)
 
     async def _guarded(
-        self, tool: Tool[Any], context: Context, arguments: msgspec.Struct
-    ) -> Done | Failed | Park:
+        self,
+        work: Callable[[Context, Any], Awaitable[ToolOutcome]],
+        tool: Tool[Any],
+        context: Context,
+        arguments: msgspec.Struct,
+    ) -> ToolOutcome:
         try:
             self._enter(context.workspace)
-            return await tool.run(context, arguments)
+            return await work(context, arguments)
         except ToolFailed as failed:
             return Failed(str(failed))
         except Exception as error:
@@ -273,6 +321,22 @@ def _settled(
         text=plain(text),
         duration_s=round(duration_s, 6),
     )
+
+
+def _background(context: Context, begun: Background | None) -> tuple[ProcessStarted, ...]:
+    if begun is None:
+        return ()
+    started = ProcessStarted(
+        process_id=begun.process_id,
+        started_by=context.run_id,
+        call_id=context.call_id,
+        command=plain(begun.command),
+        notify=begun.notify,
+        watch=begun.watch,
+        detach=begun.detach,
+        origin=context.origin,
+    )
+    return (started,)
 
 
 def _timed_out(run_id: RunId, call: Call, tool: Tool[Any], duration: float) -> CallSettled:

@@ -24,7 +24,7 @@ from holdfast.journal.journal import Conflict
 
 log = logging.getLogger(__name__)
 
-LET_GO_S = 2.0  # how long an interrupted drive may take to clean up
+LET_GO_S = 2.8  # how long an interrupted drive may take to clean up: a tool that ignores TERM
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from holdfast.engine.sessions import Sessions
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Pending
 
-LET_GO_S = 2.0  # for interrupted drives to clean up
+LET_GO_S = 2.8  # for interrupted drives to clean up
 RECORD_S = 2.0  # for the marks to reach the disk
 
 REASON = "Gateway shutting down"
@@ -21,11 +21,16 @@ REASON = "Gateway shutting down"
 
 async def drain(
     sessions: Sessions, coordinator: Coordinator, clock: Clock, wait_s: float, cause: Cause
-) -> None:
-    """Let runs finish for `wait_s`, mark what is left as interrupted, then cancel it."""
+) -> bool:
+    """Let runs finish for `wait_s`, mark what is left as interrupted, then cancel it.
+
+    Returns whether all of them had finished by themselves.
+    """
     coordinator.close()
     with anyio.move_on_after(wait_s):
         await coordinator.drained()
+    if not coordinator.active:
+        return True
     marks = [mark for d in coordinator.active if (mark := _mark(sessions, d, clock, cause))]
     for drive in coordinator.active:
         drive.again = False
@@ -38,6 +43,7 @@ async def drain(
                 break  # then the next start finds a crash instead
     with anyio.move_on_after(LET_GO_S, shield=True):
         await coordinator.drained()
+    return False
 
 
 def _mark(sessions: Sessions, drive: Drive, clock: Clock, cause: Cause) -> Pending | None:

@@ -20,7 +20,7 @@ from holdfast.core.events import Record
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.intents import RequestKey, Submit, Submitted
 from holdfast.core.limits import Limits
-from holdfast.core.run import RunQueued, Status
+from holdfast.core.run import Origin, RunQueued, Status
 from holdfast.core.session import SessionOpened, admit, go_on
 from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey, Value
 from holdfast.engine.clock import Clock
@@ -213,8 +213,20 @@ class Intake:
                 idempotency=None if asked is None else _named(asked),
             )
         )
-        facts.append(RunQueued(run_id=run_id, input_id=input_id, model=self._defaults.model))
+        model = self._defaults.model
+        origin = _origin(intent)
+        facts.append(RunQueued(run_id=run_id, input_id=input_id, model=model, origin=origin))
         return run_id, facts
+
+
+def _origin(intent: Submit) -> Origin:
+    """What the run may count on: what its door can do, and what its request says of itself."""
+    door = intent.by.door
+    return Origin(
+        platform=door.platform,
+        answerable=door.answerable and intent.answerable,
+        late=door.late or intent.late,
+    )
 
 
 def _named(asked: RequestKey) -> Idempotency:

@@ -44,13 +44,16 @@ def _length(said: msgspec.Struct) -> int:
     return length
 
 
+Place = RunId | int  # a run, or the stream of a whole session
+
+
 class Follower:
-    """One reader of one run."""
+    """One reader of one place."""
 
-    __slots__ = ("_arrived", "_commit", "_open", "_records", "_size", "run_id")
+    __slots__ = ("_arrived", "_commit", "_open", "_records", "_size", "place")
 
-    def __init__(self, run_id: RunId) -> None:
-        self.run_id = run_id
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self._records: list[Record] = []
         self._size = 0
         self._commit = 0
@@ -105,10 +108,11 @@ class _Tail:
 
 
 class Live:
-    """The followers of every run that somebody reads, and the tails of those that run."""
+    """The followers of every place that somebody reads, and the tails of runs that run."""
 
     def __init__(self) -> None:
-        self._followers: dict[RunId, list[Follower]] = {}
+        self._followers: dict[Place, list[Follower]] = {}
+        self._streams = 0  # how many of them read a whole session
         self._tails: dict[RunId, _Tail] = {}
         self._ended: OrderedDict[RunId, None] = OrderedDict()
         self._commit = 0
@@ -118,31 +122,38 @@ class Live:
         found = self._tails.get(run_id)
         return None if found is None else found.records
 
-    def join(self, run_id: RunId) -> Follower:
-        """A new reader of `run_id`, from now on."""
-        follower = Follower(run_id)
-        self._followers.setdefault(run_id, []).append(follower)
+    def join(self, place: Place) -> Follower:
+        """A new reader of `place`, from now on."""
+        follower = Follower(place)
+        self._followers.setdefault(place, []).append(follower)
+        self._streams += isinstance(place, int)
         return follower
 
     def leave(self, follower: Follower) -> None:
         """It reads no more."""
-        rest = [f for f in self._followers.get(follower.run_id, ()) if f is not follower]
+        rest = [f for f in self._followers[follower.place] if f is not follower]
+        self._streams -= isinstance(follower.place, int)
         if rest:
-            self._followers[follower.run_id] = rest
+            self._followers[follower.place] = rest
         else:
-            self._followers.pop(follower.run_id, None)
+            del self._followers[follower.place]
 
     def publish(self, records: Sequence[Record]) -> None:
-        """Hand committed records to whoever reads their runs."""
+        """Hand committed records to whoever reads their runs, or all of their session."""
         self._commit += 1
         for record in records:
+            if self._streams:
+                self._push(record.stream, record, _size(record))
             run_id: RunId | None = getattr(record.fact, "run_id", None)
             if run_id is None:
                 continue
             size = _size(record)
             self._remember(run_id, record, size)
-            for follower in self._followers.get(run_id, ()):
-                follower.push(record, size, self._commit)
+            self._push(run_id, record, size)
+
+    def _push(self, place: Place, record: Record, size: int) -> None:
+        for follower in self._followers.get(place, ()):
+            follower.push(record, size, self._commit)
 
     def nudge(self) -> None:
         """Readers that hear nothing get a sign of life."""

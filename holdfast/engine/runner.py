@@ -5,7 +5,7 @@ through this loop alike; it does not know which it is, the fold does.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import count
@@ -16,6 +16,7 @@ from holdfast.core.call import CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.inbox import InputPromoted
 from holdfast.core.limits import GiveUp, Limits, TryAgain
+from holdfast.core.process import ProcessStarted
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunFailed
 from holdfast.core.session import current, give_up
@@ -51,6 +52,7 @@ class Runner:
         budget: Limits,
         admitting: Callable[[], bool],
         redactor: Redactor,
+        posture: Callable[[], Awaitable[str]],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
@@ -61,6 +63,7 @@ class Runner:
         self._limits = budget
         self._admitting = admitting
         self._redactor = redactor
+        self._posture = posture
 
     async def drive(self, drive: Drive) -> None:
         """Perform steps until there is nothing to do but wait for somebody's fact."""
@@ -81,7 +84,8 @@ class Runner:
         """One step. False: nothing to do until somebody appends another fact."""
         match run.next_step(now):
             case run.Start():
-                self._say(held, now.id, run.RunStarted(run_id=now.id))
+                sandbox = await self._posture()
+                self._say(held, now.id, run.RunStarted(run_id=now.id, sandbox=sandbox))
             case run.Resume(cause=cause):
                 self._resume(held, now, cause)
             case run.Read(inputs=inputs):
@@ -113,7 +117,7 @@ class Runner:
         now = held.session.runs.get(run_id)
         if now is None or (now.status is run.Status.INTERRUPTED and not now.stop_reason):
             # Cut while it worked: only results that are in already may still be kept.
-            if now is None or not all(isinstance(f, CallSettled) for f in facts):
+            if now is None or not all(isinstance(f, CallSettled | ProcessStarted) for f in facts):
                 raise Cut
         return self._sessions.append(held, *facts)
 

@@ -5,8 +5,7 @@ woken, and a stopped run interrupted, when the journal says that the fact is com
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, assert_never, overload
@@ -14,8 +13,15 @@ from typing import Any, assert_never, overload
 from anyio.abc import TaskGroup
 
 from holdfast.core import answers, call, lifecycle, run, session
-from holdfast.core.approval import ApprovalDenied, ApprovalExpired, ApprovalRequested, Choice
-from holdfast.core.events import TERMINAL, Record
+from holdfast.core.approval import (
+    ApprovalDenied,
+    ApprovalExpired,
+    ApprovalRequested,
+    Choice,
+    Posture,
+    Role,
+)
+from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.intents import (
     Answer,
@@ -31,30 +37,31 @@ from holdfast.core.intents import (
     Submitted,
 )
 from holdfast.core.limits import Limits
-from holdfast.core.messages import Message
 from holdfast.core.redaction import Redactor
-from holdfast.core.run import Run, RunQueued, RunRequeued, StopAsked
-from holdfast.core.types import Fact, InputId, RunId, SessionId, SessionKey, Usage, Value
+from holdfast.core.run import RunQueued, RunRequeued, StopAsked
+from holdfast.core.types import InputId, RunId, SessionKey, Value
 from holdfast.engine import drain, timers
 from holdfast.engine.calls import Calls
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
 from holdfast.engine.intake import Defaults, Intake
-from holdfast.engine.live import Follower, Live
+from holdfast.engine.live import Live
+from holdfast.engine.permits import Audit, Permits, Policy
+from holdfast.engine.processes import Processes
+from holdfast.engine.reads import Reads, no_such_run
 from holdfast.engine.recover import Recovery
 from holdfast.engine.runner import Runner
 from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.standing import StandingRules
 from holdfast.errors import JournalUnavailable, Refused
-from holdfast.gateway import Batches, Health, RunQuery, RunView
-from holdfast.journal.journal import Conflict, Journal, RunFilter, RunRow
+from holdfast.gateway import Health
+from holdfast.journal.journal import Conflict, Journal
 from holdfast.models.model import Model, ToolSpec
-from holdfast.tools.tool import BlobStore, Tool, schema
+from holdfast.tools.tool import BlobStore, Hands, Tool, schema
 
 log = logging.getLogger(__name__)
 
-PAGE = 500  # records a follower reads at once
 RETRY_CONFLICTS = 5
-APPROVALS = 1_000  # unfinished runs that are looked through for what waits
 
 
 class Parts(Value):
@@ -71,36 +78,56 @@ class Parts(Value):
     home: Path
     workspace_roots: tuple[Path, ...]
     retention_s: float
-    approval_s: float  # how long a request for approval waits
+    policy: Policy
     version: str
     redactor: Redactor
+    hands: Hands
+    audit: Audit
 
 
-class Service:
+class Service(Reads):
     """The gateway's front door over one journal."""
 
     def __init__(self, parts: Parts, tasks: TaskGroup) -> None:
+        sessions = Sessions(parts.journal, parts.clock, parts.redactor)
+        super().__init__(parts.journal, sessions, Live())
         self._parts = parts
         self._tasks = tasks
         self._status = lifecycle.Status.STARTING
         self._started_at = parts.clock.now()
-        self._journal = parts.journal
-        self._live = Live()
+        self._posture: Posture | None = None
         self._lag = timers.Lag(parts.clock)
         self._expiries = timers.Expiries()
-        self._sessions = Sessions(parts.journal, parts.clock, parts.redactor)
+        self._standing = StandingRules(sessions)
+        self._permits = Permits(
+            parts.clock, parts.policy, lambda: self._standing.rules, parts.audit
+        )
+        self._processes = Processes(sessions, parts.clock, parts.hands, tasks, parts.model_name)
         defaults = Defaults(parts.model_name, parts.home, parts.workspace_roots)
-        self._intake = Intake(parts.journal, self._sessions, parts.clock, parts.limits, defaults)
-        runner = Runner(
+        self._intake = Intake(parts.journal, sessions, parts.clock, parts.limits, defaults)
+        self._coordinator = Coordinator(
+            tasks, self._runner().drive, self._broken, self._orphaned, parts.limits.running
+        )
+        self._recovery = Recovery(
+            parts.journal, sessions, self._coordinator, parts.clock, parts.on_start, self._notice
+        )
+        parts.journal.on_commit(self._committed)
+
+    def _runner(self) -> Runner:
+        parts = self._parts
+        calls = Calls(
+            parts.tools,
+            parts.blobs,
+            parts.clock,
             self._sessions,
-            Calls(
-                parts.tools,
-                parts.blobs,
-                parts.clock,
-                parts.approval_s,
-                parts.redactor,
-                parts.home / "workspaces",
-            ),
+            self._permits,
+            parts.redactor,
+            parts.home / "workspaces",
+            self._processes.begun,
+        )
+        return Runner(
+            self._sessions,
+            calls,
             parts.model,
             parts.model_name,
             [ToolSpec(t.name, t.description, schema(t.arguments)) for t in parts.tools],
@@ -108,24 +135,17 @@ class Service:
             parts.limits,
             lambda: self._coordinator.admitting,
             parts.redactor,
+            self._find_posture,
         )
-        self._coordinator = Coordinator(
-            tasks, runner.drive, self._broken, self._orphaned, parts.limits.running
-        )
-        self._recovery = Recovery(
-            parts.journal,
-            self._sessions,
-            self._coordinator,
-            parts.clock,
-            parts.on_start,
-            self._notice,
-        )
-        parts.journal.on_commit(self._committed)
 
     async def start(self, only: frozenset[RunId] | None = None) -> None:
         """The way up. Afterwards new work is taken. `only`: the runs to bring back, if not all."""
         self._change(lifecycle.Change.JOURNAL_OPENED)
+        await self._processes.sweep()
+        await self._standing.load()
         found = await self._recovery.start(only)
+        await self._processes.start()
+        self._tasks.start_soon(self._find_posture)
         self._tasks.start_soon(self._recovery.tend)
         self._tasks.start_soon(self._lag.watch)
         self._tasks.start_soon(timers.nudge, self._live, self._parts.clock)
@@ -136,16 +156,29 @@ class Service:
         self._change(lifecycle.Change.RECOVERED)
         log.info("recovered", extra={"unfinished_runs": found})
 
+    async def _find_posture(self) -> str:
+        """How well commands are confined, in a word."""
+        if self._posture is None:
+            self._posture = await self._parts.hands.posture()
+        level = self._posture.level
+        return level.name if level else "UNSANDBOXED"
+
     def refuse_work(self) -> None:
         """From now on nothing new is taken."""
         self._change(lifecycle.Change.STOP_ASKED)
 
     async def stop(self, wait_s: float, cause: run.Cause) -> None:
-        """The way down. Afterwards nothing is driven and nobody reads."""
+        """The way down. Afterwards nothing is driven and nobody reads; then close the doors."""
         if self._status is not lifecycle.Status.DRAINING:
             self.refuse_work()
-        await drain.drain(self._sessions, self._coordinator, self._parts.clock, wait_s, cause)
+        clock = self._parts.clock
+        if not await drain.drain(self._sessions, self._coordinator, clock, wait_s, cause):
+            await self._processes.kill_all(last=False)
         self._live.close()
+
+    async def end(self) -> None:
+        """The last of the way down, with all doors closed: no process of ours lives on."""
+        await self._processes.kill_all(last=True)
         self._change(lifecycle.Change.ENDED)
 
     @overload
@@ -180,61 +213,6 @@ class Service:
                 continue  # somebody appended meanwhile: look again, decide again
         raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
 
-    async def run(self, by: Principal, run_id: RunId) -> RunView:
-        """The run as it stands; refused with `run_not_found` if it is not the caller's."""
-        if (found := self._sessions.running(run_id)) is not None:
-            held, now = found
-            if held.key.owner != by.owner:
-                raise _no_such_run(run_id)
-            return _view_of(held, now)
-        row = await self._row(by, run_id)
-        if row.ended_seq is None:
-            async with self._sessions.hold(row.key) as cold:
-                if cold is not None and (waiting := cold.session.runs.get(run_id)) is not None:
-                    return _view_of(cold, waiting)
-        return await self._view(row)
-
-    async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
-        """Everything of the caller's that waits for an approval, oldest first."""
-        waiting = frozenset({run.Status.WAITING, run.Status.RUNNING, run.Status.QUEUED})
-        rows = await self._journal.runs(RunFilter(by.owner, waiting, None, APPROVALS, None))
-        found: list[ApprovalRequested] = []
-        for key in dict.fromkeys(row.key for row in rows):
-            async with self._sessions.hold(key) as held:
-                if held is not None:
-                    asked = held.session.approvals.values()
-                    found += [a.requested for a in asked if not a.status.final]
-        return sorted(found, key=lambda a: a.expires_at)
-
-    async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
-        """A page of runs, and whether there are more."""
-        wanted = RunFilter(by.owner, query.status, query.session_id, query.limit + 1, query.after)
-        rows = await self._journal.runs(wanted)
-        views = [await self._view(row) for row in rows[: query.limit]]
-        return views, len(rows) > query.limit
-
-    async def messages(self, by: Principal, session_id: SessionId) -> Sequence[Message]:
-        """The whole transcript; refused with `session_not_found` if it is not the caller's."""
-        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
-            if held is None:
-                raise Refused("session_not_found", f"There is no session {session_id}.")
-            return held.transcript.whole()
-
-    @asynccontextmanager
-    async def follow(
-        self, by: Principal, run_id: RunId, after: int
-    ) -> AsyncIterator[Batches | None]:
-        """The run's records after `after`, in order, without gap or repeat."""
-        stream, ended = await self._place_of(by, run_id)
-        if ended is not None and after >= ended:
-            yield None
-            return
-        follower = self._live.join(run_id)
-        try:
-            yield self._batches(follower, stream, after)
-        finally:
-            self._live.leave(follower)
-
     def health(self) -> Health:
         """How it is doing, from memory."""
         counts = self._sessions.counts
@@ -248,68 +226,8 @@ class Service:
             loop_lag_ms=round(self._lag.ms, 1),
             journal=self._journal.state(),
             uptime_s=round(self._parts.clock.now() - self._started_at, 1),
-        )
-
-    async def _batches(self, follower: Follower, stream: int, after: int) -> Batches:
-        async for batch in self._backlog(follower.run_id, stream, after):
-            yield batch
-            after = batch[-1].seq
-            if isinstance(batch[-1].fact, TERMINAL):
-                return
-        while (records := await follower.take()) is not None:
-            fresh = [r for r in records if r.seq > after]
-            if fresh or not records:
-                yield fresh
-            if fresh:
-                after = fresh[-1].seq
-            if records and isinstance(records[-1].fact, TERMINAL):
-                return  # also for a reader whose cursor is ahead of it
-
-    async def _backlog(self, run_id: RunId, stream: int, after: int) -> Batches:
-        """What has been committed so far: from memory if all of it is there."""
-        if (tail := self._live.tail(run_id)) is not None:
-            if missed := [r for r in tail if r.seq > after]:
-                yield missed
-            return
-        while page := await self._journal.records(stream, run_id, after, PAGE):
-            yield page
-            after = page[-1].seq
-
-    async def _place_of(self, by: Principal, run_id: RunId) -> tuple[int, int | None]:
-        """The run's stream, and the number of its last record if it has ended."""
-        if tail := self._live.tail(run_id):
-            last = tail[-1]
-            key = self._sessions.key_of(last.stream)
-            if key is not None and key.owner == by.owner:
-                return last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
-        row = await self._row(by, run_id)
-        return row.stream, row.ended_seq
-
-    async def _row(self, by: Principal, run_id: RunId) -> RunRow:
-        row = await self._journal.run(run_id)
-        if row is None or row.key.owner != by.owner:
-            raise _no_such_run(run_id)
-        return row
-
-    async def _view(self, row: RunRow) -> RunView:
-        ending: Fact | None = None
-        if row.ended_seq is not None:
-            last = await self._journal.records(row.stream, row.run_id, row.ended_seq - 1, 1)
-            ending = last[0].fact
-        return RunView(
-            run_id=row.run_id,
-            session_id=row.key.session_id,
-            status=row.status,
-            stopping=row.stopping,
-            waiting_for_approval=row.status is run.Status.WAITING,
-            approval=None,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-            model=row.model,
-            last_event=row.last_event,
-            usage=getattr(ending, "usage", Usage()),
-            ending=ending,
-            ended_seq=row.ended_seq,
+            sandbox="" if self._posture is None else self._posture.level.name,
+            sandbox_note="not known yet" if self._posture is None else self._posture.note,
         )
 
     async def _stop(self, intent: Stop) -> Stopping:
@@ -317,7 +235,7 @@ class Service:
         async with self._sessions.hold(row) as held:
             now = held.session.runs.get(intent.run_id) if held else None
             if held is None or now is None:
-                raise _no_such_run(intent.run_id, "It has ended.")
+                raise no_such_run(intent.run_id, "It has ended.")
             if not now.stop_reason:
                 facts = session.stop(held.session, intent.run_id, intent.reason)
                 await self._sessions.append(held, *facts).wait()
@@ -350,17 +268,34 @@ class Service:
             if refused.code == "run_ended":
                 raise _over() from None
             raise
-        # Only an administrator's word outlives the session; there are none at these doors yet.
-        choice = Choice.SESSION if intent.choice is Choice.ALWAYS else intent.choice
+        # Only an administrator's word outlives the session.
+        lesser = intent.choice is Choice.ALWAYS and Role.ADMIN not in intent.by.roles
+        choice = Choice.SESSION if lesser else intent.choice
         given = answers.Given(
             intent.run_id, choice, intent.by.owner, intent.request_id, intent.every
         )
-        async with self._sessions.hold(key) as held:
+        async with self._standing.hold() as standing, self._sessions.hold(key) as held:
             if held is None or intent.run_id not in held.session.runs:
                 raise _over()
-            facts, resolved = answers.answer(held.session, given, self._parts.clock.now())
+            await self._note(held, intent, choice, "approval.answer")
+            try:
+                facts, resolved = answers.answer(held.session, given, self._parts.clock.now())
+            except Refused as refused:
+                await self._note(held, intent, choice, "approval.refused", refused.code)
+                raise
+            standing.add(answers.stands(held.session, given))
             await self._sessions.append(held, *facts).wait()
         return Answered(intent.run_id, choice, resolved)
+
+    async def _note(
+        self, held: Held, intent: Answer, choice: Choice, kind: str, result: str = ""
+    ) -> None:
+        """An answer is in the audit before it counts."""
+        asked = intent.request_id or ("all" if intent.every else "oldest")
+        who = f"{intent.by.owner} ({intent.by.platform})"
+        await self._permits.note(
+            kind, held, intent.run_id, request_id=asked, choice=choice, rule=who, result=result
+        )
 
     async def _expire(self, key: SessionKey) -> None:
         """What the clock says to requests nobody has answered."""
@@ -385,6 +320,7 @@ class Service:
     def _committed(self, records: Sequence[Record]) -> None:
         """On the loop, after every commit: tell readers, then do what the facts ask for."""
         self._live.publish(records)
+        self._permits.committed(records)
         for record in records:
             fact = record.fact
             if not isinstance(fact, _CONSEQUENTIAL):
@@ -435,35 +371,8 @@ _CONSEQUENTIAL = (
 )
 
 
-def _oldest(held: Held, run_id: RunId) -> ApprovalRequested | None:
-    waiting = answers.pending(held.session, run_id)
-    return waiting[0].requested if waiting else None
-
-
 def _over() -> Refused:
     return Refused("approval_not_active", "The run is over.")
-
-
-def _view_of(held: Held, now: Run) -> RunView:
-    return RunView(
-        run_id=now.id,
-        session_id=held.key.session_id,
-        status=now.status,
-        stopping=bool(now.stop_reason),
-        waiting_for_approval=any(c.status is call.Status.ASKED for c in now.calls.values()),
-        approval=_oldest(held, now.id),
-        created_at=now.created_at,
-        updated_at=now.updated_at,
-        model=now.model,
-        last_event=now.last_event,
-        usage=now.usage,
-        ending=None,
-        ended_seq=None,
-    )
-
-
-def _no_such_run(run_id: RunId, why: str = "") -> Refused:
-    return Refused("run_not_found", f"There is no run {run_id}. {why}".strip())
 
 
 def _not_steerable(run_id: RunId) -> Refused:

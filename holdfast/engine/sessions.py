@@ -15,8 +15,10 @@ import anyio
 
 from holdfast.core import run as run_machine
 from holdfast.core import session as session_machine
-from holdfast.core.events import Delta
+from holdfast.core.approval import Grant, Standing
+from holdfast.core.events import Delta, ToolProgress
 from holdfast.core.history import MESSAGE_FACTS, Transcript
+from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunInterrupted
 from holdfast.core.session import Session
@@ -33,6 +35,11 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
     session_machine.SessionSuspended,
     session_machine.SessionReset,
     RunInterrupted,
+    Grant,
+    Standing,
+    ProcessStarted,
+    ProcessMatched,
+    ProcessEnded,
 )
 
 
@@ -139,7 +146,8 @@ class Sessions:
         """Enqueue streamed text. Nothing is decided by it."""
         if held.void:
             raise JournalUnavailable("the session was voided by a failed commit; load it again")
-        held.partial = delta.turn
+        if not isinstance(delta, ToolProgress):
+            held.partial = delta.turn
         held.last_at = self._clock.now()
         held.head = self._journal.delta(held.stream, held.last_at, delta)
 

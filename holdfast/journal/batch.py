@@ -3,19 +3,32 @@
 import re
 from asyncio import Event
 
-from holdfast.core.events import Delta, Record
-from holdfast.core.types import RunId, SessionKey
+from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record, ToolProgress
+from holdfast.core.types import CallId, RunId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.projections import Row
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_CALL = CallId("")
 MERGED = 32 * 1024  # characters, roughly: what a slow reader must be able to take at once
+
+
+def call_of(delta: Delta) -> CallId:
+    """The call whose words they are; empty if they are the model's."""
+    return delta.call_id if type(delta) is ToolProgress else _NO_CALL
+
+
+def delta(kind: type[Delta], run_id: RunId, turn: int, call_id: CallId, text: str) -> Delta:
+    """A delta from its parts."""
+    if kind is MessageDelta or kind is ReasoningDelta:
+        return kind(run_id=run_id, turn=turn, text=text)
+    return ToolProgress(run_id=run_id, turn=turn, call_id=call_id, text=text)
 
 
 class Growing:
     """A delta that may still grow: its batch has not closed, so nobody has seen it."""
 
-    __slots__ = ("at", "kind", "parts", "room", "run_id", "seq", "stream", "turn")
+    __slots__ = ("at", "call_id", "kind", "parts", "room", "run_id", "seq", "stream", "turn")
 
     def __init__(self, stream: int, seq: int, at: float, delta: Delta) -> None:
         self.stream = stream
@@ -24,15 +37,17 @@ class Growing:
         self.kind = type(delta)
         self.run_id = delta.run_id
         self.turn = delta.turn
+        self.call_id = call_of(delta)
         self.parts = [delta.text]
         self.room = MERGED - len(delta.text)
 
     def takes(self, delta: Delta) -> bool:
-        """Whether `delta` is more of the same, one run, turn and kind, and there is room."""
+        """Whether `delta` is more of the same, one run, turn, call and kind, and there is room."""
         return (
             self.turn == delta.turn
             and self.kind is type(delta)
             and self.run_id == delta.run_id
+            and self.call_id == call_of(delta)
             and self.room > 0
         )
 
@@ -46,7 +61,7 @@ class Growing:
         text = "".join(self.parts)
         if not text.isascii():
             text = _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)  # it has no written form
-        fact = self.kind(run_id=self.run_id, turn=self.turn, text=text)
+        fact = delta(self.kind, self.run_id, self.turn, self.call_id, text)
         return Record(self.stream, self.seq, self.at, fact)
 
 

@@ -137,8 +137,10 @@ class Journal(Protocol):
         """Whether text of this turn has been streamed to readers."""
         ...
 
-    async def records(self, stream: int, run_id: RunId, after: int, limit: int) -> list[Record]:
-        """Up to `limit` records of one run, deltas included, numbered higher than `after`."""
+    async def records(
+        self, stream: int, run_id: RunId | None, after: int, limit: int
+    ) -> list[Record]:
+        """Up to `limit` records of one run, or of all, numbered higher than `after`."""
         ...
 
     async def run(self, run_id: RunId) -> RunRow | None:

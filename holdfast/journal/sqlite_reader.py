@@ -12,10 +12,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record
+from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record, ToolProgress
 from holdfast.core.run import Status
 from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey, kind
 from holdfast.journal import codec
+from holdfast.journal.batch import delta
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Replayed, RunFilter, RunRow, StreamRow
 
@@ -24,8 +25,9 @@ READERS = 4
 T = TypeVar("T")
 Parameters = Sequence[object] | dict[str, object]
 
-_NO_RUN = RunId("")  # facts carry their own run; only deltas are given one
-_DELTA_TYPES: dict[str, type[Delta]] = {kind(t): t for t in (MessageDelta, ReasoningDelta)}
+_DELTA_TYPES: dict[str, type[Delta]] = {
+    kind(t): t for t in (MessageDelta, ReasoningDelta, ToolProgress)
+}
 
 _HEAD = """
 SELECT s.stream,
@@ -42,15 +44,15 @@ SELECT r.run_id, r.owner, s.session_id, r.stream, r.first_seq, r.ended_seq, r.st
 FROM runs r JOIN sessions s USING (stream)
 """
 _RECORDS = """
-SELECT seq, at, kind, version, data, blob FROM events
-WHERE stream = :stream AND seq > :after AND run_id = :run
+SELECT seq, at, kind, version, data, blob, run_id, NULL FROM events
+WHERE stream = :stream AND seq > :after {of_run}
 UNION ALL
-SELECT seq, at, kind, turn, text, NULL FROM deltas
-WHERE stream = :stream AND seq > :after AND run_id = :run
+SELECT seq, at, kind, turn, text, NULL, run_id, call_id FROM deltas
+WHERE stream = :stream AND seq > :after {of_run}
 ORDER BY seq LIMIT :limit
 """
 _FACTS = """
-SELECT seq, at, kind, version, data, blob FROM events
+SELECT seq, at, kind, version, data, blob, run_id, NULL FROM events
 WHERE stream = ? AND (kind IN ({kinds}) OR run_id IN (SELECT value FROM json_each(?)))
 ORDER BY seq
 """
@@ -81,17 +83,25 @@ class SqliteReader:
         names = [kind(k) for k in kinds]
         wanted = msgspec.json.encode(runs).decode()  # one variable: there is a bound on those
         sql = _FACTS.format(kinds=_marks(names))
-        return await self._records(stream, sql, (stream, *names, wanted), _NO_RUN)
+        return await self._records(stream, sql, (stream, *names, wanted))
 
     async def open_runs(self, stream: int) -> list[RunId]:
         """The stream's runs that have not ended."""
         sql = "SELECT run_id FROM runs WHERE stream = ? AND ended_seq IS NULL"
         return [RunId(row[0]) for row in await self._all(sql, (stream,))]
 
-    async def records(self, stream: int, run_id: RunId, after: int, limit: int) -> list[Record]:
-        """Up to `limit` records of one run, deltas included, numbered higher than `after`."""
-        parameters = {"stream": stream, "run": run_id, "after": after, "limit": limit}
-        return await self._records(stream, _RECORDS, parameters, run_id)
+    async def records(
+        self, stream: int, run_id: RunId | None, after: int, limit: int
+    ) -> list[Record]:
+        """Up to `limit` records of one run, or of all, numbered higher than `after`."""
+        parameters: dict[str, object] = {
+            "stream": stream,
+            "run": run_id,
+            "after": after,
+            "limit": limit,
+        }
+        of_run = "" if run_id is None else "AND run_id = :run"
+        return await self._records(stream, _RECORDS.format(of_run=of_run), parameters)
 
     async def has_deltas(self, stream: int, run_id: RunId, turn: int) -> bool:
         """Whether text of this turn has been streamed to readers."""
@@ -141,19 +151,17 @@ class SqliteReader:
         rows = await self._all(sql, parameters)
         return rows[0] if rows else None
 
-    async def _records(
-        self, stream: int, sql: str, parameters: Parameters, run_id: RunId
-    ) -> list[Record]:
+    async def _records(self, stream: int, sql: str, parameters: Parameters) -> list[Record]:
         def read(connection: sqlite3.Connection) -> list[Record]:
             rows = connection.execute(sql, parameters).fetchall()
-            return [self._record(stream, run_id, row) for row in rows]
+            return [self._record(stream, row) for row in rows]
 
         return await self._read(read)
 
-    def _record(self, stream: int, run_id: RunId, row: tuple[Any, ...]) -> Record:
-        seq, at, name, version, data, blob = row
-        if (delta := _DELTA_TYPES.get(name)) is not None:
-            return Record(stream, seq, at, delta(run_id=run_id, turn=version, text=data))
+    def _record(self, stream: int, row: tuple[Any, ...]) -> Record:
+        seq, at, name, version, data, blob, run_id, call_id = row
+        if (which := _DELTA_TYPES.get(name)) is not None:
+            return Record(stream, seq, at, delta(which, run_id, version, call_id, data))
         if blob is not None:
             data = self._blobs.get(blob)
         return Record(stream, seq, at, codec.decode(data, version))

@@ -20,13 +20,13 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from holdfast.core.events import MessageDelta, ReasoningDelta
+from holdfast.core.events import MessageDelta, ReasoningDelta, ToolProgress
 from holdfast.core.inbox import InputAdmitted
 from holdfast.core.session import SessionOpened
 from holdfast.core.types import RunId, kind
 from holdfast.errors import JournalUnavailable
 from holdfast.journal import codec
-from holdfast.journal.batch import Batch
+from holdfast.journal.batch import Batch, call_of
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.migrate import migrate
 from holdfast.journal.projections import Row, key_row, session_row
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 BLOB_FROM = 64 * 1024  # a fact bigger than this is a file
 SKIP_AFTER_POWER_CUT = 10_000
+_DELTAS = (MessageDelta, ReasoningDelta, ToolProgress)
 PRUNE_RUNS = 200  # per transaction, so that pruning never holds up a commit for long
 
 Job = Callable[[sqlite3.Connection], None]
@@ -142,8 +143,9 @@ class SqliteWriter:
         for (stream, seq, at, fact), data in zip(batch.records, batch.data, strict=True):
             key = batch.keys[stream]
             owner, name = key.owner, kind(fact)
-            if type(fact) is MessageDelta or type(fact) is ReasoningDelta:
-                deltas.append((stream, seq, owner, fact.run_id, at, name, fact.turn, fact.text))
+            if isinstance(fact, _DELTAS):
+                whose = (fact.turn, fact.text, call_of(fact))
+                deltas.append((stream, seq, owner, fact.run_id, at, name, *whose))
                 continue
             run_id: RunId | None = getattr(fact, "run_id", None)
             row, blob = data, None

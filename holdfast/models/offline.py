@@ -49,6 +49,12 @@ _COMMANDS = tuple(
 )
 
 
+class _Ran(msgspec.Struct):
+    output: str
+    exit_code: int | None
+    error: str = ""
+
+
 class Offline:
     """The provider that is there when no other is."""
 
@@ -75,7 +81,7 @@ class Offline:
 def _obey(request: Request) -> Proposal | str:
     words, results = _last(request.messages)
     if results:
-        return "\n".join((NOTE, *results))
+        return "\n".join((NOTE, *map(_plain, results)))
     tools = {tool.name: tool for tool in request.tools}
     for pattern, name in _COMMANDS:
         if found := pattern.fullmatch(words):
@@ -83,6 +89,16 @@ def _obey(request: Request) -> Proposal | str:
                 return _impossible(name)
             return _propose(tools[name], found.groupdict())
     return HELP
+
+
+def _plain(result: str) -> str:
+    """What a command has written, without what is around it for models."""
+    try:
+        said = msgspec.json.decode(result, type=_Ran)
+    except msgspec.DecodeError:
+        return result
+    code = f"[exit code {said.exit_code}]" if said.exit_code else ""
+    return "\n".join(part for part in (said.output.rstrip("\n"), said.error, code) if part)
 
 
 def _last(messages: Sequence[Message]) -> tuple[str, list[str]]:

@@ -24,6 +24,7 @@ from holdfast.tools import canary
 
 _VICTIM = "import sys; sys.stdin.read()"
 _LOOPBACK = ("127.0.0.1", 0)
+_SECRET = ".holdfast-canary-"
 
 
 class Attempt(StrEnum):
@@ -40,6 +41,25 @@ class Attempt(StrEnum):
     SIGNAL = "signal the gateway"
 
 
+def _clear(user_home: Path) -> None:
+    """Remove what a killed try has left in the user's home."""
+    with suppress(OSError):
+        for path in user_home.glob(f"{_SECRET}*"):
+            pid = path.name.removeprefix(_SECRET).partition("-")[0]
+            if pid.isdigit() and not _is_alive(int(pid)):
+                path.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 class Cage:
     """The targets of one try; `open_cage` makes one and clears it away."""
 
@@ -51,8 +71,9 @@ class Cage:
         self._outside = folder / "outside"
         self._files = {
             Attempt.READ_HOME: folder / "secret",
-            Attempt.READ_USER: user_home / ".holdfast-canary",
+            Attempt.READ_USER: user_home / f"{_SECRET}{os.getpid()}-{secrets.token_hex(8)}",
         }
+        _clear(user_home)
         self._tokens = {Attempt.READ_GATEWAY: secrets.token_hex(16)}
         for attempt, path in self._files.items():
             with suppress(OSError):  # a home that cannot be written to

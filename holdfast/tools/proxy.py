@@ -5,8 +5,8 @@ made inside the command's network namespace and handed out (door.py), so connect
 here without a bridge in between, from this command and no other.
 
 A host is reached if it was granted by name: `example.org` (ports 80 and 443), `*.example.org`
-(everything below it), `example.org:8080`. A refused one is reported and answered with 403
-in words. A name is resolved once, every answer is checked, and the checked address is the
+(everything below it), `example.org:8080`. Any other is asked about, once for a command:
+whoever connects to it is held until there is an answer, and a no is a 403 in words. A name is resolved once, every answer is checked, and the checked address is the
 one connected to; addresses of this machine and of private networks are refused whatever the
 name was. Decimal and octal spellings need no care: what is checked is what they resolve to.
 Not looked into: what goes through a tunnel. Who grants a host grants what its servers pass on.
@@ -48,7 +48,7 @@ _DENIED = tuple(
     )
 )
 
-Refused = Callable[[str, int], None]
+Ask = Callable[[str, int], Awaitable[bool]]
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 Denied = Callable[[str], bool]
 
@@ -69,6 +69,11 @@ def granted(hosts: Sequence[str], host: str, port: int) -> bool:
     return False
 
 
+def grant(host: str, port: int) -> str:
+    """What would have to be granted for this host and port."""
+    return host if port in _USUAL else f"{host}:{port}"
+
+
 async def resolve(host: str, port: int) -> list[str]:
     """Every address of `host`."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -78,14 +83,17 @@ async def resolve(host: str, port: int) -> list[str]:
 @asynccontextmanager
 async def serve(
     hosts: Sequence[str],
-    refused: Refused,
+    ask: Ask,
     *,
     resolve: Resolve = resolve,
     denied: Denied = denied,
 ) -> AsyncIterator[int]:
-    """Serve one command. Yields the fd that `Sandbox.confine` takes as its `door`."""
+    """Serve one command. Yields the fd that `Sandbox.confine` takes as its `door`.
+
+    `ask` is asked about a host that was not granted, and must not raise.
+    """
     ours, door = socket.socketpair()
-    proxy = _Proxy(tuple(hosts), refused, resolve, denied)
+    proxy = _Proxy(tuple(hosts), ask, resolve, denied)
     with ours, door:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(proxy.run, ours)
@@ -113,15 +121,21 @@ class _No(Exception):
         self.answer = head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+class _Asked:
+    """A question about one host, and its answer once there is one."""
+
+    def __init__(self) -> None:
+        self.answered = anyio.Event()
+        self.allowed = False
+
+
 class _Proxy:
-    def __init__(
-        self, hosts: tuple[str, ...], refused: Refused, resolve: Resolve, denied: Denied
-    ) -> None:
+    def __init__(self, hosts: tuple[str, ...], ask: Ask, resolve: Resolve, denied: Denied) -> None:
         self._hosts = hosts
-        self._refused = refused
+        self._ask = ask
         self._resolve = resolve
         self._denied = denied
-        self._reported: set[tuple[str, int]] = set()
+        self._asked: dict[str, _Asked] = {}
         self._room = anyio.Semaphore(CONNECTIONS)
 
     async def run(self, ours: socket.socket) -> None:
@@ -161,10 +175,7 @@ class _Proxy:
 
     async def _connect(self, target: _Target) -> SocketStream:
         where = (target.host, target.port)
-        if not granted(self._hosts, *where):
-            if where not in self._reported:
-                self._reported.add(where)
-                self._refused(*where)
+        if not (granted(self._hosts, *where) or await self._allowed(*where)):
             raise _No("403 Forbidden", f"{where[0]}:{where[1]} is not allowed for this command.")
         try:
             with anyio.fail_after(CONNECT_S):
@@ -174,6 +185,17 @@ class _Proxy:
                 return await self._first(addresses, target.port)
         except (OSError, UnicodeError):
             raise _No("502 Bad Gateway", f"{where[0]}:{where[1]} cannot be reached.") from None
+
+    async def _allowed(self, host: str, port: int) -> bool:
+        """What somebody says about it; all who want to know wait for the same answer."""
+        name = grant(host, port)
+        if (asked := self._asked.get(name)) is not None:
+            await asked.answered.wait()
+            return asked.allowed
+        asked = self._asked[name] = _Asked()
+        asked.allowed = await self._ask(host, port)
+        asked.answered.set()
+        return asked.allowed
 
     async def _first(self, addresses: Sequence[str], port: int) -> SocketStream:
         for address in addresses:

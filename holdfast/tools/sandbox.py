@@ -21,32 +21,17 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from pathlib import Path
 
 import anyio
 
+from holdfast.core.approval import Level as Level
+from holdfast.core.approval import Posture as Posture
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 from holdfast.tools import cage, landlock, proxy, seatbelt, seccomp, view
 from holdfast.tools.cage import Attempt
 from holdfast.tools.view import Access
-
-
-class Level(IntEnum):
-    L0 = 0
-    L1 = 1
-    L2 = 2
-    L3 = 3
-
-
-class Posture(Value):
-    """What the canary found. `note` is the one line for people."""
-
-    level: Level
-    blocked: tuple[str, ...]
-    open: tuple[str, ...]
-    note: str
 
 
 class Profile(Value):

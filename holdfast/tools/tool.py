@@ -14,9 +14,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.approval import Choice
+from holdfast.core.approval import Choice, Level, Posture
 from holdfast.core.call import Kept, OnCrash
-from holdfast.core.types import CallId, RunId, SessionKey, Value
+from holdfast.core.execution import ExecutionRequest
+from holdfast.core.process import ProcessEnded, Processes
+from holdfast.core.rules import Permission as Rule
+from holdfast.core.run import Origin
+from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -27,11 +31,29 @@ class Effect(StrEnum):
     ACT = "act"  # reaches beyond it
 
 
+class Background(Value):
+    """A process that goes on after the call which started it."""
+
+    process_id: ProcessId
+    command: str
+    notify: bool
+    watch: tuple[str, ...]
+    detach: bool
+
+
 class Done(Value):
     """It worked. `text` goes to the model; `kept` is what undo needs."""
 
     text: str
     kept: tuple[Kept, ...] = ()
+    cwd: str = ""  # where the session's next command starts; empty: where it did
+    background: Background | None = None
+
+
+class Unknown(Value):
+    """It may or may not have had its effect. `text` says what is known."""
+
+    text: str
 
 
 class Failed(Value):
@@ -46,7 +68,7 @@ class Park(Value):
     reason: str
 
 
-Outcome = Done | Failed | Park
+Outcome = Done | Failed | Unknown | Park
 
 
 class Allowed(Value):
@@ -60,6 +82,15 @@ class Question(Value):
     description: str
     execution: str  # sha256 of exactly what would run; an approval is for this and nothing else
     choices: tuple[Choice, ...]
+    offers: tuple[Rule, ...] = ()  # what more than `once` would permit
+
+
+class Judge(Value):
+    """Whether it may run is for `core.approval.decide_execution` to say."""
+
+    request: ExecutionRequest
+    level: Level  # how well it would be confined
+    git_is_safe: bool
 
 
 class Forbidden(Value):
@@ -68,7 +99,7 @@ class Forbidden(Value):
     text: str
 
 
-Permission = Allowed | Question | Forbidden
+Permission = Allowed | Question | Judge | Forbidden
 
 
 class BlobStore(Protocol):
@@ -87,6 +118,49 @@ class Context(Value):
     call_id: CallId
     workspace: Path
     blobs: BlobStore
+    cwd: str  # in the workspace
+    origin: Origin
+    processes: Processes  # the session's, as the journal knows them
+    hosts: tuple[str, ...]  # that its commands may speak to
+    progress: Callable[[str], None]  # tell people what it says on its way; clean text only
+    may_reach: Callable[[str], Awaitable[bool]]  # ask somebody about one more host, and wait
+
+
+class Hands(Protocol):
+    """Commands and their processes, for the engine, which tells of their end."""
+
+    async def posture(self) -> Posture:
+        """How well commands are confined here: found out once, by trying."""
+        ...
+
+    def known(self) -> list[tuple[SessionKey, ProcessId]]:
+        """Every process an earlier gateway, or this one, has left traces of."""
+        ...
+
+    async def sweep(self) -> None:
+        """At the start: end what an earlier gateway left behind, but for the detached."""
+        ...
+
+    async def ended(self, process_id: ProcessId) -> ProcessEnded:
+        """How it ended, once it has; `Cause.LOST` if nobody knows of it."""
+        ...
+
+    async def lines(
+        self, process_id: ProcessId, after: int, patterns: tuple[str, ...]
+    ) -> tuple[str, int]:
+        """Wait for lines with one of `patterns` in them, from `after` on; they, and where they end.
+
+        Never returns if there are none: the caller stops waiting when the process has ended.
+        """
+        ...
+
+    async def kill_all(self) -> None:
+        """End everything that was started here and may not outlive us."""
+        ...
+
+    def forget(self, process_id: ProcessId) -> None:
+        """Remove its traces."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +169,13 @@ class Tool(Generic[A]):
     description: str
     arguments: type[A]
     effect: Effect
-    on_crash: OnCrash
+    on_crash: OnCrash  # with ADOPT, `adopt` is asked
     timeout_s: float
     run: Callable[[Context, A], Awaitable[Outcome]]
     preview: Callable[[A], str]  # one short line for people: what is it about to do
     permit: Callable[[Context, A], Awaitable[Permission]]  # asked before it starts, each time
+    adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # what its evidence says
+    settled: Callable[[Context], None] | None = None  # the outcome is written down: forget evidence
 
 
 async def free(context: Context, arguments: msgspec.Struct) -> Permission:

@@ -1,6 +1,7 @@
 """The command line, as a shell meets it: real processes in a home of their own."""
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -66,6 +67,47 @@ class Place:
                 process.kill()
             with anyio.CancelScope(shield=True):
                 await process.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A terminal with `holdfast` in it."""
+
+    process: Process
+    keyboard: int
+
+    async def type(self, text: str) -> None:
+        os.write(self.keyboard, text.encode())
+
+    async def read_until(self, text: str) -> str:
+        seen = b""
+        while text.encode() not in seen:
+            await anyio.wait_readable(self.keyboard)
+            seen += os.read(self.keyboard, 4096)
+        return seen.decode()
+
+
+@asynccontextmanager
+async def terminal(place: Place, *args: str, stdout: int | None = None) -> AsyncIterator[Terminal]:
+    """A command on a terminal, but for `stdout`; killed at the end of the block if it still runs."""
+    keyboard, inside = pty.openpty()
+    process = await anyio.open_process(
+        [*COMMAND, *args],
+        stdin=inside,
+        stdout=inside if stdout is None else stdout,
+        stderr=inside,
+        cwd=place.work,
+        env=place.environ,
+    )
+    os.close(inside)
+    try:
+        yield Terminal(process, keyboard)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+        os.close(keyboard)
 
 
 async def read_until(stream: ByteReceiveStream | None, text: str) -> str:

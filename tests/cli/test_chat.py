@@ -1,62 +1,16 @@
 """`holdfast` on a terminal: a conversation, line by line."""
 
-import os
-import pty
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import pytest
-from anyio.abc import Process
 
 from holdfast import __version__
-from tests.cli import COMMAND, Place, read_until
+from tests.cli import Place, read_until, terminal
 from tests.fakes.model_server import ModelServer, Wait, serve, stream, token
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """A terminal with `holdfast` in it."""
-
-    process: Process
-    keyboard: int
-
-    async def type(self, text: str) -> None:
-        os.write(self.keyboard, text.encode())
-
-    async def read_until(self, text: str) -> str:
-        seen = b""
-        while text.encode() not in seen:
-            await anyio.wait_readable(self.keyboard)
-            seen += os.read(self.keyboard, 4096)
-        return seen.decode()
-
-
-@asynccontextmanager
-async def terminal(place: Place, *args: str) -> AsyncIterator[Terminal]:
-    keyboard, inside = pty.openpty()
-    process = await anyio.open_process(
-        [*COMMAND, *args],
-        stdin=inside,
-        stdout=inside,
-        stderr=inside,
-        cwd=place.work,
-        env=place.environ,
-    )
-    os.close(inside)
-    try:
-        yield Terminal(process, keyboard)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
-        os.close(keyboard)
 
 
 @pytest.fixture

@@ -140,3 +140,58 @@ def test_json_lines_are_passed_on_untouched(capsys: pytest.CaptureFixture[str]) 
     screen.note("not for programs")
     show(screen, happened("run.started"), happened("run.completed", output="Hello"))
     assert capsys.readouterr() == ('{"event":"run.started"}\n{"event":"run.completed"}\n', "")
+
+
+def test_what_a_command_says_is_passed_on_indented_and_harmless(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(
+        Plain(),
+        happened("tool.started", tool="bash", preview="make", call_id="a"),
+        happened("tool.progress", call_id="a", delta="one\ntw"),
+        happened("tool.progress", call_id="a", delta="o\x1b[3"),
+        happened("tool.progress", call_id="b", delta="other"),
+        happened("tool.progress", call_id="a", delta="1m\x07three\n\n"),
+        happened("tool.completed", tool="bash", call_id="a"),
+        happened("message.delta", turn=2, delta="Done."),
+        happened("run.completed", output="Done."),
+    )
+    out, err = capsys.readouterr()
+    assert out == "Done.\n"
+    assert err == "→ bash make\n  one\n  two\n  other\n  three\n  \n"
+
+
+@pytest.mark.parametrize("sandbox", ["", "L2", "L3"])
+def test_a_sandbox_that_holds_is_not_worth_a_word(
+    capsys: pytest.CaptureFixture[str], sandbox: str
+) -> None:
+    show(Plain(), happened("run.started", sandbox=sandbox))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_weak_sandbox_is_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Plain()
+    for level in ("L1", "L1", "UNSANDBOXED", "UNSANDBOXED"):
+        show(screen, happened("run.started", sandbox=level))
+    told = [line for line in capsys.readouterr().err.splitlines() if "not well confined" in line]
+    assert len(told) == 2
+    assert "(L1)" in told[0]
+    assert "(UNSANDBOXED)" in told[1]
+
+
+def test_a_question_that_cannot_be_put_says_how_it_is_answered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = {"request_id": "apr_1", "command": "rm x", "description": "why", "expires_at": 4e9}
+    show(
+        Plain(),
+        happened("message.delta", delta="I will"),
+        happened("approval.request", **asked),
+        happened("approval.expired", request_id="apr_1"),
+        happened("run.resumed", reason="woken"),
+    )
+    out, err = capsys.readouterr()
+    assert out == "I will\n"
+    assert "  why\n  would run:\n    rm x\n" in err
+    assert "holdfast approvals approve apr_1" in err
+    assert err.endswith("… nobody answered in time: it is not run\n")

@@ -5,16 +5,23 @@ import pytest
 from holdfast.core import answers, run, session
 from holdfast.core.answers import Given
 from holdfast.core.approval import (
+    GRANT_S,
     ApprovalDenied,
     ApprovalExpired,
     ApprovalGranted,
     ApprovalRequested,
     ApprovalWithdrawn,
     Choice,
+    Deny,
+    Grant,
+    Ground,
+    Run,
+    Standing,
 )
 from holdfast.core.call import CallAsked, CallCleared, CallSettled, CallStarted, Outcome
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Proposal
+from holdfast.core.rules import Host, Permission
 from holdfast.core.run import ModelAnswered, RunQueued, RunStarted, Status
 from holdfast.core.session import Session
 from holdfast.core.types import (
@@ -41,33 +48,48 @@ def fold(*facts: Fact, before: Session | None = None) -> Session:
     return folded
 
 
-def asked(call_id: CallId, request_id: RequestId, *choices: Choice) -> tuple[Fact, Fact]:
+def requested(
+    call_id: CallId, request_id: RequestId, *choices: Choice, offers: tuple[Permission, ...] = ()
+) -> ApprovalRequested:
+    return ApprovalRequested(
+        run_id=RUN,
+        call_id=call_id,
+        request_id=request_id,
+        command="rm -rf .",
+        description="removes everything",
+        execution=f"hash of {call_id}",
+        choices=choices or (Choice.ONCE, Choice.DENY),
+        expires_at=100.0,
+        offers=offers,
+    )
+
+
+def asked(
+    call_id: CallId, request_id: RequestId, *choices: Choice, offers: tuple[Permission, ...] = ()
+) -> tuple[Fact, Fact]:
     return (
-        ApprovalRequested(
-            run_id=RUN,
-            call_id=call_id,
-            request_id=request_id,
-            command="rm -rf .",
-            description="removes everything",
-            execution=f"hash of {call_id}",
-            choices=choices or (Choice.ONCE, Choice.DENY),
-            expires_at=100.0,
-        ),
+        requested(call_id, request_id, *choices, offers=offers),
         CallAsked(run_id=RUN, call_id=call_id, request_id=request_id),
+    )
+
+
+def begun(*calls: CallId) -> Session:
+    """A session whose run has these calls to make."""
+    return fold(
+        InputAdmitted(input_id=InputId("i"), run_id=RUN, text="go"),
+        RunQueued(run_id=RUN, input_id=InputId("i")),
+        RunStarted(run_id=RUN),
+        InputPromoted(input_id=InputId("i"), run_id=RUN),
+        ModelAnswered(
+            run_id=RUN, turn=1, text="", calls=tuple(Proposal(c, "terminal", "{}") for c in calls)
+        ),
     )
 
 
 def waiting(*questions: tuple[Fact, Fact]) -> Session:
     """A session whose run waits for the answers to `questions`."""
-    calls = tuple(Proposal(c, "terminal", "{}") for c in (C1, C2)[: len(questions)])
-    begun = fold(
-        InputAdmitted(input_id=InputId("i"), run_id=RUN, text="go"),
-        RunQueued(run_id=RUN, input_id=InputId("i")),
-        RunStarted(run_id=RUN),
-        InputPromoted(input_id=InputId("i"), run_id=RUN),
-        ModelAnswered(run_id=RUN, turn=1, text="", calls=calls),
-    )
-    return fold(*(fact for pair in questions for fact in pair), before=begun)
+    ready = begun(*(C1, C2)[: len(questions)])
+    return fold(*(fact for pair in questions for fact in pair), before=ready)
 
 
 BOTH = waiting(asked(C1, Q1), asked(C2, Q2))
@@ -155,12 +177,12 @@ def test_a_grant_is_for_exactly_one_execution_and_used_up_by_its_start() -> None
     assert answers.granted(after, C1, "hash of c1")
     assert not answers.granted(after, C1, "hash of something else")
     assert not answers.granted(after, C2, "hash of c2")
-    begun = fold(
+    used = fold(
         run.RunResumed(run_id=RUN),
         CallStarted(run_id=RUN, call_id=C1, tool="terminal"),
         before=after,
     )
-    assert not answers.granted(begun, C1, "hash of c1")
+    assert not answers.granted(used, C1, "hash of c1")
     assert answers.expire(fold(before=after), 1.0) == ()
 
 
@@ -174,3 +196,96 @@ def test_the_end_of_a_run_withdraws_what_it_asked() -> None:
 def test_an_answer_nobody_waits_for_is_illegal_in_the_journal() -> None:
     with pytest.raises(IllegalTransition):
         fold(ApprovalDenied(run_id=RUN, request_id=RequestId("q9"), by=ME), before=BOTH)
+
+
+@pytest.mark.fault("F-33")
+def test_an_approval_is_worth_nothing_for_anything_but_what_was_approved() -> None:
+    after = fold(*answers.answer(BOTH, given(), 1.0)[0], before=BOTH)
+    assert answers.redeem(after, C1, "hash of c1") == Run(Ground.APPROVED)
+    changed = answers.redeem(after, C1, "hash of something else")
+    assert isinstance(changed, Deny) and "no longer what was approved" in changed.reason
+    assert isinstance(answers.redeem(after, C2, "hash of c1"), Deny)
+    assert isinstance(answers.redeem(BOTH, C1, "hash of c1"), Deny)  # nobody has answered
+
+
+EVERY_CHOICE = tuple(Choice)
+PACKAGES = Host(name="packages.example")
+OFFERED = waiting(asked(C1, Q1, *EVERY_CHOICE, offers=(PACKAGES,)), asked(C2, Q2))
+GRANTED = Grant(
+    permission=PACKAGES,
+    session=SessionKey(ME, SessionId("s")),
+    user=ME,
+    expires_at=1.0 + GRANT_S,
+)
+
+
+@pytest.mark.promise("RUN-13")
+@pytest.mark.parametrize(
+    ("choice", "left", "stands"),
+    [
+        (Choice.ONCE, (), ()),
+        (Choice.SESSION, (GRANTED,), ()),
+        (Choice.ALWAYS, (GRANTED,), (Standing(permission=PACKAGES, by=ME),)),
+        (Choice.DENY, (), ()),
+    ],
+)
+def test_an_answer_leaves_what_was_offered_to_its_session_or_to_all_or_to_none(
+    choice: Choice, left: tuple[Grant, ...], stands: tuple[Standing, ...]
+) -> None:
+    facts, _ = answers.answer(OFFERED, given(choice), 1.0)
+    assert fold(*facts, before=OFFERED).grants == left
+    assert isinstance(facts[-1], CallSettled if choice is Choice.DENY else CallCleared)
+    assert answers.stands(OFFERED, given(choice)) == stands
+
+
+@pytest.mark.promise("RUN-13")
+def test_what_stands_comes_from_the_requests_that_are_meant_and_no_others() -> None:
+    both = waiting(
+        asked(C1, Q1, *EVERY_CHOICE, offers=(PACKAGES,)),
+        asked(C2, Q2, *EVERY_CHOICE, offers=(Host(name="mirror.example"),)),
+    )
+
+    def names(said: Given) -> list[str]:
+        return [
+            s.permission.name for s in answers.stands(both, said) if isinstance(s.permission, Host)
+        ]
+
+    assert names(given(Choice.ALWAYS)) == ["packages.example"]
+    assert names(given(Choice.ALWAYS, request_id=Q2)) == ["mirror.example"]
+    assert names(given(Choice.ALWAYS, every=True)) == ["packages.example", "mirror.example"]
+    assert names(Given(RunId("other"), Choice.ALWAYS, ME, None, True)) == []
+
+
+AT_WORK = fold(
+    CallStarted(run_id=RUN, call_id=C1, tool="terminal"),
+    requested(C1, Q1, *EVERY_CHOICE, offers=(PACKAGES,)),
+    before=begun(C1),
+)
+
+
+@pytest.mark.parametrize("choice", Choice)
+def test_a_call_that_asks_while_it_works_goes_on_whatever_the_answer_is(choice: Choice) -> None:
+    facts, resolved = answers.answer(AT_WORK, given(choice), 1.0)
+    said = (
+        ApprovalDenied(run_id=RUN, request_id=Q1, by=ME)
+        if choice is Choice.DENY
+        else ApprovalGranted(run_id=RUN, request_id=Q1, choice=choice, by=ME)
+    )
+    left = (GRANTED,) if choice in (Choice.SESSION, Choice.ALWAYS) else ()
+    assert (facts, resolved) == ((said, *left), 1)
+    after = fold(*facts, before=AT_WORK)
+    assert after.runs[RUN] == AT_WORK.runs[RUN]
+    assert answers.pending(after, RUN) == ()
+
+
+def test_a_call_that_asks_while_it_works_goes_on_when_nobody_answers() -> None:
+    facts = answers.expire(AT_WORK, 100.0)
+    assert facts == (ApprovalExpired(run_id=RUN, request_id=Q1),)
+    assert fold(*facts, before=AT_WORK).runs[RUN] == AT_WORK.runs[RUN]
+
+
+def test_what_a_call_asked_while_it_worked_can_not_be_answered_after_its_end() -> None:
+    done = CallSettled(run_id=RUN, call_id=C1, tool="terminal", outcome=Outcome.OK, text="")
+    with pytest.raises(Refused) as refused:
+        answers.answer(fold(done, before=AT_WORK), given(), 1.0)
+    assert refused.value.code == "approval_not_pending"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.approval import (
     EXPIRY_S,
     GRANT_S,
+    OPEN_PROMPTS,
     Accept,
     Approval,
     ApprovalDenied,
@@ -19,6 +20,7 @@ from holdfast.core.approval import (
     ApprovalWithdrawn,
     Ask,
     Choice,
+    Decision,
     Deny,
     Door,
     Event,
@@ -31,12 +33,17 @@ from holdfast.core.approval import (
     Principal,
     Role,
     Run,
+    Standing,
     Status,
     TooLate,
+    ask_for_host,
     decide,
     decide_execution,
+    decide_question,
     evolve,
     grants,
+    permissions,
+    stands,
 )
 from holdfast.core.execution import ExecutionRequest, Opaque, Operator, Parsed, Wants
 from holdfast.core.rules import Host, Kind, Line, Permission, Rule
@@ -190,6 +197,7 @@ CONTEXT = ExecutionContext(
 ADMINISTRATOR = replace(CONTEXT, principal=Principal(OPERATOR, frozenset({Role.ADMIN})))
 SANDBOXED = replace(ADMINISTRATOR, mode=Mode.SANDBOXED)
 ONCE_OR_NOT = (Choice.ONCE, Choice.DENY)
+PACKAGES, MIRROR = Host(name="packages.example"), Host(name="mirror.example")
 
 
 def asked(request: ExecutionRequest, context: ExecutionContext) -> Ask:
@@ -299,7 +307,10 @@ def test_where_the_operator_says_so_a_strong_sandbox_is_enough(request_: Executi
         at_level = replace(SANDBOXED, level=level)
         assert decide_execution(request_, at_level) == Run(Ground.CONFINED)
     asked(request_, replace(SANDBOXED, level=Level.L1))
-    asked(request_, replace(SANDBOXED, principal=Principal(OPERATOR, USER)))
+    mere_user = replace(SANDBOXED, principal=Principal(OPERATOR, USER))
+    assert decide_execution(request_, mere_user) == Run(Ground.CONFINED)
+    for roles in (USER, frozenset({Role.ADMIN})):
+        asked(request_, replace(SANDBOXED, principal=Principal(Owner("eve"), roles)))
 
 
 def test_a_script_that_hides_something_asks_in_any_sandbox() -> None:
@@ -382,14 +393,120 @@ def test_git_is_asked_about_unless_it_is_safe() -> None:
     assert decide_execution(status, safe) == Run(Ground.HARMLESS)
 
 
+@pytest.mark.promise("RUN-13")
 def test_a_session_answer_grants_what_was_offered_for_eight_hours() -> None:
     offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="packages.example")))
     given = grants(offered, Choice.SESSION, SESSION, OPERATOR, 1_000.0)
     assert [g.permission for g in given] == list(offered.offers)
     assert {g.expires_at for g in given} == {1_000.0 + GRANT_S}
     assert decide_execution(REQUEST_TO_BUILD, replace(CONTEXT, grants=given)) == Run(Ground.GRANTED)
-    for choice in (Choice.ONCE, Choice.ALWAYS, Choice.DENY):
+    for choice in (Choice.ONCE, Choice.DENY):
         assert grants(offered, choice, SESSION, OPERATOR, 1_000.0) == ()
+
+
+@pytest.mark.promise("RUN-13")
+def test_an_always_answer_holds_in_its_session_at_once_and_stands_for_all_others() -> None:
+    offered = replace(REQUESTED, offers=(THIS_LINE, PACKAGES))
+    assert grants(offered, Choice.ALWAYS, SESSION, OPERATOR, 1_000.0) == grants(
+        offered, Choice.SESSION, SESSION, OPERATOR, 1_000.0
+    )
+    assert stands(offered, Choice.ALWAYS, OPERATOR) == (
+        Standing(permission=THIS_LINE, by=OPERATOR),
+        Standing(permission=PACKAGES, by=OPERATOR),
+    )
+    for choice in set(Choice) - {Choice.ALWAYS}:
+        assert stands(offered, choice, OPERATOR) == ()
+
+
+def question(
+    context: ExecutionContext, *offers: Permission, choices: tuple[Choice, ...] = ONCE_OR_NOT
+) -> Decision:
+    return decide_question("install x", "It changes us", choices, offers, context)
+
+
+def test_a_tool_s_question_is_asked_in_its_own_words_and_offers_what_it_says() -> None:
+    assert question(CONTEXT, PACKAGES, choices=(Choice.SESSION,)) == Ask(
+        (Choice.SESSION,), (PACKAGES,), "install x", "It changes us", 1_600.0
+    )
+    chat = question(replace(CONTEXT, door=Door("chat", True, 1e9)))
+    assert isinstance(chat, Ask) and chat.expires_at == 1_000.0 + EXPIRY_S
+
+
+@pytest.mark.parametrize(
+    ("held", "offers", "runs"),
+    [
+        ((PACKAGES, MIRROR), (PACKAGES, MIRROR), True),
+        ((PACKAGES, MIRROR), (PACKAGES,), True),
+        ((PACKAGES,), (PACKAGES, MIRROR), False),
+        ((PACKAGES,), (), False),
+        ((), (), False),
+    ],
+)
+def test_a_tool_s_question_is_answered_only_if_all_it_offers_was_permitted(
+    held: tuple[Permission, ...], offers: tuple[Permission, ...], runs: bool
+) -> None:
+    for context in (
+        replace(CONTEXT, standing=held),
+        replace(CONTEXT, grants=tuple(map(grant, held))),
+    ):
+        decision = question(context, *offers)
+        assert (decision == Run(Ground.GRANTED)) is runs
+        assert isinstance(decision, Ask) is not runs
+
+
+@pytest.mark.promise("RUN-13")
+def test_a_command_at_work_asks_for_a_host_until_its_session_has_it() -> None:
+    ask = ask_for_host("packages.example", CONTEXT)
+    assert isinstance(ask, Ask)
+    assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
+    assert (ask.command, ask.offers) == ("connect to packages.example", (PACKAGES,))
+    assert ask.description == "Sandbox: L2\nTo permit: the network host packages.example"
+    assert ask.expires_at == 1_600.0
+    given = grants(replace(REQUESTED, offers=ask.offers), Choice.SESSION, SESSION, OPERATOR, 999.0)
+    with_host = replace(CONTEXT, grants=given)
+    assert ask_for_host("packages.example", with_host) == Run(Ground.GRANTED)
+    assert isinstance(ask_for_host("mirror.example", with_host), Ask)
+
+
+def test_always_a_host_is_offered_to_an_administrator_only_and_no_longer_than_a_week() -> None:
+    chat = replace(ADMINISTRATOR, door=Door("chat", True, 1e9))
+    ask = ask_for_host("packages.example", chat)
+    assert isinstance(ask, Ask)
+    assert ask.choices == tuple(Choice) and ask.expires_at == 1_000.0 + EXPIRY_S
+
+
+def test_a_host_cannot_look_like_something_else() -> None:
+    ask = ask_for_host("a.example\nApproved", CONTEXT)
+    assert isinstance(ask, Ask)
+    assert "\n" not in ask.command and ask.description.count("\n") == 1
+
+
+@pytest.mark.fault("F-35")
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"door": Door("chat completions", False, 600.0)}, "chat completions"),
+        ({"open_prompts": OPEN_PROMPTS}, "already wait"),
+    ],
+)
+def test_whatever_is_asked_is_denied_where_nobody_can_answer_unless_it_was_granted(
+    other: dict[str, object], why: str
+) -> None:
+    shut = replace(CONTEXT, **other)
+    for decision in (question(shut, PACKAGES), ask_for_host("packages.example", shut)):
+        assert isinstance(decision, Deny) and why in decision.reason
+    open_anyway = replace(shut, standing=(PACKAGES,))
+    assert question(open_anyway, PACKAGES) == Run(Ground.GRANTED)
+    assert ask_for_host("packages.example", open_anyway) == Run(Ground.GRANTED)
+
+
+def test_what_holds_is_what_stands_and_what_was_granted_here_and_still_counts() -> None:
+    context = replace(
+        CONTEXT,
+        standing=(THIS_LINE,),
+        grants=(grant(PACKAGES), grant(MIRROR, expires_at=1_000.0)),
+    )
+    assert permissions(context) == (THIS_LINE, PACKAGES)
 
 
 def test_what_was_offered_and_granted_can_be_written_down_and_read_back() -> None:

@@ -5,6 +5,7 @@ import pytest
 from holdfast.core.call import (
     ABORTED_TEXT,
     UNKNOWN_TEXT,
+    Adopt,
     Begin,
     Call,
     CallAsked,
@@ -88,18 +89,25 @@ ABORTED = Settle(Outcome.ABORTED, ABORTED_TEXT)
 STEPS: dict[tuple[str, str], Step] = {
     ("proposed", "repeat"): Begin(),
     ("proposed", "unknown"): Begin(),
+    ("proposed", "adopt"): Begin(),
     ("asked", "repeat"): Leave(),
     ("asked", "unknown"): Leave(),
+    ("asked", "adopt"): Leave(),
     ("cleared", "repeat"): Begin(),
     ("cleared", "unknown"): Begin(),
+    ("cleared", "adopt"): Begin(),
     ("started", "repeat"): UNKNOWN,
     ("started", "unknown"): UNKNOWN,
+    ("started", "adopt"): UNKNOWN,
     ("parked", "repeat"): Leave(),
     ("parked", "unknown"): Leave(),
+    ("parked", "adopt"): Leave(),
     ("doubtful", "repeat"): Begin(),
     ("doubtful", "unknown"): UNKNOWN,
+    ("doubtful", "adopt"): Adopt(),
     ("settled", "repeat"): Leave(),
     ("settled", "unknown"): Leave(),
+    ("settled", "adopt"): Leave(),
 }
 
 
@@ -116,5 +124,5 @@ def test_a_stopped_call_is_unknown_only_if_it_may_have_had_effects(
     status: Status, on_crash: OnCrash
 ) -> None:
     begun = status in (Status.STARTED, Status.DOUBTFUL)
-    expected = UNKNOWN if begun and on_crash is OnCrash.UNKNOWN else ABORTED
+    expected = ABORTED if on_crash is OnCrash.REPEAT or not begun else UNKNOWN
     assert abort(Call(PROPOSAL, status), on_crash) == expected

@@ -7,18 +7,43 @@ import pytest
 from msgspec.structs import fields
 
 from holdfast.core import intents
-from holdfast.core.approval import ApprovalRequested, Choice
+from holdfast.core.approval import ApprovalRequested, Choice, Grant, Standing
 from holdfast.core.call import CallSettled, Kept, Outcome
 from holdfast.core.delivery import SendStarted
-from holdfast.core.events import ACTED_UPON, TERMINAL, Delta, Event, MessageDelta, Record, run_of
+from holdfast.core.events import (
+    ACTED_UPON,
+    TERMINAL,
+    Delta,
+    Event,
+    MessageDelta,
+    Record,
+    ToolProgress,
+    run_of,
+)
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
-from holdfast.core.run import ModelAnswered, RunCompleted, RunStarted
+from holdfast.core.process import Cause, ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.rules import Host
+from holdfast.core.run import ModelAnswered, Origin, RunCompleted, RunQueued, RunStarted
 from holdfast.core.session import SessionOpened
-from holdfast.core.types import CallId, DeliveryId, Fact, InputId, RequestId, RunId, Usage, kind
+from holdfast.core.types import (
+    OPERATOR,
+    CallId,
+    DeliveryId,
+    Fact,
+    InputId,
+    ProcessId,
+    RequestId,
+    RunId,
+    SessionId,
+    SessionKey,
+    Usage,
+    kind,
+)
 
 KINDS: tuple[type[Fact], ...] = (*get_args(Event), *get_args(Delta))
 RUN, INPUT, CALL = RunId("run"), InputId("input"), CallId("call")
+PROCESS = ProcessId("proc")
 
 
 def test_no_two_facts_go_by_the_same_name() -> None:
@@ -61,6 +86,26 @@ def test_no_two_facts_go_by_the_same_name() -> None:
         ),
         SendStarted(delivery_id=DeliveryId("d")),
         SessionOpened(session_id="s", workspace="/w", platform="cli"),
+        RunQueued(run_id=RUN, input_id=INPUT, origin=Origin(platform="cli", late=True)),
+        RunStarted(run_id=RUN, sandbox="L2"),
+        Grant(
+            permission=Host(name="a.example"),
+            session=SessionKey(OPERATOR, SessionId("s")),
+            user=OPERATOR,
+            expires_at=1.0,
+        ),
+        Standing(permission=Host(name="a.example"), by=OPERATOR, revoked=True),
+        ProcessStarted(
+            process_id=PROCESS,
+            started_by=RUN,
+            call_id=CALL,
+            command="make",
+            notify=True,
+            watch=("error",),
+            origin=Origin(platform="cli", answerable=False),
+        ),
+        ProcessMatched(process_id=PROCESS, offset=1, lines="error"),
+        ProcessEnded(process_id=PROCESS, cause=Cause.EXITED, exit_code=0, tail="done"),
     ],
     ids=kind,
 )
@@ -77,6 +122,38 @@ def test_a_fact_says_which_run_it_speaks_of() -> None:
     delta = MessageDelta(run_id=RUN, turn=1, text="he")
     assert run_of(Record(1, 1, 0.0, delta).fact) == RUN
     assert run_of(SessionOpened(session_id="s", workspace="", platform="cli")) is None
+    assert run_of(ToolProgress(run_id=RUN, turn=1, call_id=CALL, text="10 %")) == RUN
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        ProcessStarted(process_id=PROCESS, started_by=RUN, call_id=CALL, command="make"),
+        ProcessMatched(process_id=PROCESS, offset=1, lines="error"),
+        ProcessEnded(process_id=PROCESS, cause=Cause.LOST),
+    ],
+    ids=kind,
+)
+def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> None:
+    assert run_of(fact) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (
+            b'{"kind":"run.queued","run_id":"run","input_id":"input"}',
+            RunQueued(run_id=RUN, input_id=INPUT),
+        ),
+        (b'{"kind":"run.started","run_id":"run"}', RunStarted(run_id=RUN)),
+    ],
+)
+def test_facts_from_before_runs_had_an_origin_and_a_sandbox_are_still_read(
+    written: bytes, read: Fact
+) -> None:
+    assert msgspec.json.decode(written, type=Event) == read
+    assert msgspec.json.encode(read) == written
+    assert Origin() == Origin(platform="", answerable=True, late=False)
 
 
 def test_facts_are_never_changed() -> None:
@@ -88,6 +165,12 @@ def test_facts_are_never_changed() -> None:
 def test_usage_adds_up() -> None:
     assert Usage(1, 2) + Usage(10, 20) == Usage(11, 22)
     assert Usage(11, 22).total_tokens == 33
+
+
+def test_who_asks_says_through_which_door_and_a_door_inherits_no_ability() -> None:
+    door = intents.Capabilities("cli", answerable=True, late=True)
+    assert intents.Principal(OPERATOR, door, frozenset()).platform == "cli"
+    assert all(f.required for f in fields(intents.Capabilities))
 
 
 def test_every_intent_says_who_asks_and_all_but_new_words_name_their_run() -> None:

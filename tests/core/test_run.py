@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from holdfast.core import call as calls
 from holdfast.core.call import (
+    Adopt,
     Begin,
     Call,
     CallAsked,
@@ -35,6 +36,7 @@ from holdfast.core.run import (
     Event,
     MessageVoided,
     ModelAnswered,
+    Origin,
     Read,
     Rest,
     Resume,
@@ -189,6 +191,15 @@ def fold(*facts: Event, at: float = 0.0) -> Run:
     for fact in facts:
         run = evolve(run, fact, at)
     return run
+
+
+def test_a_run_knows_for_whom_it_works_from_its_first_fact_to_its_last() -> None:
+    origin = Origin(platform="api_server", answerable=False)
+    run = queue(RunQueued(run_id=RUN, input_id=INPUT, origin=origin), 0.0)
+    for fact in (*BEGUN, interrupted(), *GO_ON, FACTS["it is cancelled"]):
+        run = evolve(run, fact, 1.0)
+        assert run.origin == origin
+    assert run.status is Status.CANCELLED
 
 
 BEGUN: tuple[Event, ...] = (FACTS["it begins"], FACTS["words are read"])
@@ -453,8 +464,8 @@ class Weather(RuleBasedStateMachine):
 
     # What we do about it.
 
-    @rule(wants=st.integers(0, 3), repeat=st.booleans(), ask=st.booleans())
-    def we_take_the_next_step(self, wants: int, repeat: bool, ask: bool) -> None:
+    @rule(wants=st.integers(0, 3), on_crash=st.sampled_from(OnCrash), ask=st.booleans())
+    def we_take_the_next_step(self, wants: int, on_crash: OnCrash, ask: bool) -> None:
         match next_step(self.run):
             case Start():
                 self.record(RunStarted(run_id=RUN))
@@ -465,7 +476,6 @@ class Weather(RuleBasedStateMachine):
                     self.record(InputPromoted(input_id=input_id, run_id=RUN))
             case CallModel(turn=turn):
                 ids = [CallId(self.name("call")) for _ in range(wants)]
-                on_crash = OnCrash.REPEAT if repeat else OnCrash.UNKNOWN
                 self.tools |= dict.fromkeys(ids, on_crash)
                 self.record(wanting(*ids, turn=turn))
             case SettleCalls(calls=open_calls):
@@ -505,6 +515,9 @@ class Weather(RuleBasedStateMachine):
             self.starts[call_id] += 1
         elif isinstance(step, calls.Settle):
             self.record(settled(call_id, step.outcome))
+        elif isinstance(step, Adopt):
+            assert self.starts[call_id] == 1
+            self.record(settled(call_id, Outcome.OK))  # the evidence says how it went
 
     # What always holds.
 
@@ -564,7 +577,7 @@ class Weather(RuleBasedStateMachine):
             elif self.run.status is Status.INTERRUPTED and not self.stopped:
                 self.it_may_go_on()
             else:
-                self.we_take_the_next_step(wants=0, repeat=False, ask=False)
+                self.we_take_the_next_step(wants=0, on_crash=OnCrash.UNKNOWN, ask=False)
         assert self.run.status is (Status.CANCELLED if self.stopped else Status.COMPLETED)
         self.the_journal_tells_the_same_story()
         self.a_completed_run_has_read_everything_and_told_the_model_everything()

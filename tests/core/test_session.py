@@ -11,12 +11,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from typing_extensions import override
 
 from holdfast.core import call as calls
+from holdfast.core.approval import Grant, Standing
 from holdfast.core.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
 from holdfast.core.delivery import SendStarted
-from holdfast.core.events import MessageDelta
+from holdfast.core.events import MessageDelta, ToolProgress
 from holdfast.core.history import MESSAGE_FACTS, Transcript
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Message, Proposal, ToolResult, User
+from holdfast.core.process import Cause as EndCause
+from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.rules import Host
 from holdfast.core.run import (
     AbortCalls,
     CallModel,
@@ -65,6 +69,7 @@ from holdfast.core.types import (
     DeliveryId,
     Fact,
     InputId,
+    ProcessId,
     RunId,
     SessionId,
     SessionKey,
@@ -148,6 +153,7 @@ def completed(run_id: RunId) -> tuple[Fact, ...]:
     "fact",
     [
         MessageDelta(run_id=A, turn=1, text="he"),
+        ToolProgress(run_id=A, turn=1, call_id=CALL, text="10 %"),
         SendStarted(delivery_id=DeliveryId("out")),
     ],
 )
@@ -250,6 +256,62 @@ def test_facts_of_runs_that_ended_are_recalled_for_the_mark_alone() -> None:
     session = recall(session, marked(A, Cause.CRASH, 7.0))
     assert session == Session(KEY, mark=Mark(Cause.CRASH, "Gateway shutting down", 7.0))
     assert recall(session, completed(A)[1]) == Session(KEY)
+
+
+def settled_in(cwd: str) -> CallSettled:
+    return CallSettled(
+        run_id=A, call_id=CALL, tool="terminal", outcome=Outcome.OK, text="", cwd=cwd
+    )
+
+
+def test_the_next_command_starts_where_the_last_one_ended_also_in_the_next_run() -> None:
+    wants = ModelAnswered(run_id=A, turn=1, text="", calls=(Proposal(CALL, "terminal", "{}"),))
+    begins = CallStarted(run_id=A, call_id=CALL, tool="terminal")
+    session = fold(*begun(A), wants, begins, settled_in("/w/src"))
+    assert session.cwd == "/w/src"
+    assert fold(*completed(A), *begun(B), session=session).cwd == "/w/src"
+
+
+def test_a_call_of_a_run_that_ended_is_recalled_for_where_it_was_if_it_was_anywhere() -> None:
+    session = recall(Session(KEY), settled_in("/w/src"))
+    assert session == Session(KEY, cwd="/w/src")
+    assert recall(session, settled_in("")) == session
+
+
+def granted(host: str, expires_at: float) -> Grant:
+    return Grant(permission=Host(name=host), session=KEY, user=OPERATOR, expires_at=expires_at)
+
+
+@pytest.mark.promise("RUN-13")
+def test_grants_outlive_their_run_and_make_way_for_others_once_they_ran_out() -> None:
+    first, second, third = granted("a", 10.0), granted("b", 20.0), granted("c", 30.0)
+    session = fold(*begun(A), first, second, *completed(A), at=1.0)
+    assert session.grants == (first, second)
+    assert fold(third, session=session, at=9.9).grants == (first, second, third)
+    assert fold(third, session=session, at=10.0).grants == (second, third)
+
+
+@pytest.mark.promise("RUN-13")
+def test_what_stands_stands_once_until_it_is_taken_back() -> None:
+    a, b = Host(name="a"), Host(name="b")
+    session = fold(*(Standing(permission=p, by=OPERATOR) for p in (a, b, a)))
+    assert sorted(session.standing, key=str) == [a, b]
+    session = fold(Standing(permission=a, by=OPERATOR, revoked=True), session=session)
+    assert session.standing == (b,)
+    assert fold(Standing(permission=a, by=OPERATOR, revoked=True), session=session) == session
+
+
+def test_a_process_outlives_the_run_that_began_it() -> None:
+    name = ProcessId("proc")
+    began = ProcessStarted(process_id=name, started_by=A, call_id=CALL, command="make")
+    session = fold(*begun(A), began, *completed(A), at=3.0)
+    assert session.runs == {} and session.processes[name].started_at == 3.0
+    session = fold(ProcessMatched(process_id=name, offset=5, lines="x"), session=session, at=4.0)
+    assert session.processes[name].matched_at == 4.0
+    ended = ProcessEnded(process_id=name, cause=EndCause.EXITED, exit_code=0)
+    assert fold(ended, session=session).processes[name].ended == ended
+    with pytest.raises(IllegalTransition):
+        fold(ended, session=Session(KEY))
 
 
 def kinds(facts: tuple[Fact, ...]) -> list[str]:
@@ -405,6 +467,7 @@ class Life(RuleBasedStateMachine):
         self.journal: list[tuple[Fact, float]] = []
         self.in_flight: set[CallId] = set()
         self.starts: dict[CallId, int] = {}
+        self.on_crash: dict[CallId, OnCrash] = {}
         self.names = 0
 
     @property
@@ -495,13 +558,19 @@ class Life(RuleBasedStateMachine):
             )
         )
 
-    @rule(wants=st.integers(0, 2), steps=st.integers(1, 5))
-    def we_take_the_next_steps(self, wants: int, steps: int) -> None:
+    @rule(
+        wants=st.integers(0, 2),
+        steps=st.integers(1, 5),
+        on_crash=st.sampled_from([OnCrash.UNKNOWN, OnCrash.ADOPT]),
+    )
+    def we_take_the_next_steps(
+        self, wants: int, steps: int, on_crash: OnCrash = OnCrash.UNKNOWN
+    ) -> None:
         for _ in range(steps):
             if self.run:
-                self.step(self.run, wants)
+                self.step(self.run, wants, on_crash)
 
-    def step(self, run: Run, wants: int) -> None:
+    def step(self, run: Run, wants: int, on_crash: OnCrash) -> None:
         match next_step(run):
             case Start():
                 self.record(RunStarted(run_id=run.id))
@@ -512,6 +581,7 @@ class Life(RuleBasedStateMachine):
             case CallModel(turn=turn):
                 ids = [CallId(self.name("call")) for _ in range(wants)]
                 wanted = tuple(Proposal(i, "t", "{}") for i in ids)
+                self.on_crash.update(dict.fromkeys(ids, on_crash))
                 self.record(ModelAnswered(run_id=run.id, turn=turn, text="hm", calls=wanted))
             case SettleCalls(calls=movable):
                 for call in movable:
@@ -519,7 +589,7 @@ class Life(RuleBasedStateMachine):
             case AbortCalls(calls=all_open):
                 self.in_flight.clear()
                 for call in all_open:
-                    ending = calls.abort(call, OnCrash.UNKNOWN)
+                    ending = calls.abort(call, self.on_crash[call.proposal.call_id])
                     self.settle(run.id, call.proposal.call_id, ending.outcome)
             case Complete(output=output):
                 self.record(RunCompleted(run_id=run.id, output=output, usage=run.usage))
@@ -538,13 +608,16 @@ class Life(RuleBasedStateMachine):
         call_id = call.proposal.call_id
         if call_id in self.in_flight:
             return
-        match calls.next_step(call, OnCrash.UNKNOWN):
+        match calls.next_step(call, self.on_crash[call_id]):
             case calls.Begin():
                 self.starts[call_id] = self.starts.get(call_id, 0) + 1
                 self.in_flight.add(call_id)
                 self.record(CallStarted(run_id=run_id, call_id=call_id, tool="t"))
             case calls.Settle(outcome=outcome):
                 self.settle(run_id, call_id, outcome)
+            case calls.Adopt():
+                assert self.starts[call_id] == 1 and call.status is calls.Status.DOUBTFUL
+                self.settle(run_id, call_id, Outcome.OK)  # the evidence says how it went
             case calls.Leave():
                 raise AssertionError("a call that waits is not ours to move")
 

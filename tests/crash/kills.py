@@ -59,3 +59,20 @@ async def attached(
         finally:
             with suppress(ProcessLookupError):
                 os.kill(strace.pid, signal.SIGTERM)  # it lets go of what is still alive
+
+
+def shims(pid: int) -> list[int]:
+    """The children of `pid` that watch over a command."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[1]) == pid and b"calls.pyc" in Path(f"/proc/{name}/cmdline").read_bytes():
+                found.append(int(name))
+    return found
+
+
+def kill(pid: int) -> None:
+    """kill -9, if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -8,16 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.core.intents import Principal, Submit
+from holdfast.core.intents import Capabilities, Principal, Submit
 from holdfast.core.types import Owner, SessionId, SessionKey
 from holdfast.core.workspace import own
 from holdfast.engine.service import Service
 from holdfast.errors import Refused
-from tests.engine.workshop import Told, journaled, parts, running
+from tests.engine.workshop import ME, Told, journaled, parts, running
 
 pytestmark = pytest.mark.anyio
 
-CLI, NETWORK = Principal(Owner("me"), "cli"), Principal(Owner("me"), "api_server")
+NETWORK = Principal(
+    Owner("me"), Capabilities(platform="api_server", answerable=True, late=False), frozenset()
+)
 SESSION = SessionId("s")
 
 
@@ -36,7 +38,7 @@ async def serving(home: Path, root: Path) -> AsyncIterator[Service]:
             yield service
 
 
-@pytest.mark.parametrize("by", [CLI, NETWORK], ids=lambda by: by.platform)
+@pytest.mark.parametrize("by", [ME, NETWORK], ids=lambda by: by.platform)
 async def test_no_session_works_in_the_home_nor_around_it(
     tmp_path: Path, home: Path, by: Principal
 ) -> None:
@@ -47,7 +49,7 @@ async def test_no_session_works_in_the_home_nor_around_it(
         for directory in (mine, theirs, tmp_path / "project"):
             directory.mkdir(parents=True)
         (tmp_path / "link").symlink_to(home)
-        around = () if by is CLI else (tmp_path,)  # at the operator's own door one may insist
+        around = () if by is ME else (tmp_path,)  # at the operator's own door one may insist
         for bad in (home, home / "blobs", home / "workspaces", theirs, tmp_path / "link", *around):
             with pytest.raises(Refused, match="Holdfast's own home") as refused:
                 await service.send(Submit(by, "hi", SESSION, workspace=str(bad)))
@@ -59,7 +61,7 @@ async def test_no_session_works_in_the_home_nor_around_it(
         await service.send(Submit(by, "hi", workspace=str(tmp_path / "project")))
 
 
-@pytest.mark.parametrize("by", [CLI, NETWORK], ids=lambda by: by.platform)
+@pytest.mark.parametrize("by", [ME, NETWORK], ids=lambda by: by.platform)
 async def test_a_name_that_is_no_unicode_is_refused_before_it_can_be_written_down(
     tmp_path: Path, home: Path, by: Principal
 ) -> None:

@@ -23,6 +23,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from holdfast.models.model import Answer, Piece, Request, Text
 from tests.engine.loop import ShuffledLoop
 from tests.engine.workshop import (
+    CLI,
     ME,
     Played,
     Told,
@@ -316,7 +317,7 @@ async def test_nobody_reads_a_run_that_is_not_theirs(tmp_path: Path) -> None:
     model = Told()
     async with serving(tmp_path, model) as service:
         run_id = await submit(service, "mine")
-        stranger = Principal(Owner("you"), "cli")
+        stranger = Principal(Owner("you"), CLI, frozenset())
         with pytest.raises(Refused, match="There is no run"):
             async with service.follow(stranger, run_id, 0):
                 pass

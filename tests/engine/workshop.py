@@ -13,23 +13,28 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from holdfast.core.approval import Mode, Role
 from holdfast.core.events import Record
-from holdfast.core.intents import Principal, Stop, Submit
+from holdfast.core.intents import Capabilities, Principal, Stop, Submit
 from holdfast.core.limits import Limits
 from holdfast.core.messages import Message, Proposal
 from holdfast.core.redaction import Redactor
 from holdfast.core.session import OnStart
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionId, Usage, kind
 from holdfast.engine.clock import Clock
+from holdfast.engine.permits import Policy
 from holdfast.engine.service import Parts, Service
 from holdfast.gateway import RunView
+from holdfast.journal.audit import Entry
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.models.model import Answer, Model, Piece, Reasoning, Request, Text
-from holdfast.tools.tool import Tool
+from holdfast.tools.tool import Hands, Tool
 from tests.fakes.clock import ManualClock
+from tests.fakes.hands import IdleHands
 
-ME = Principal(Owner("me"), "cli")
+CLI = Capabilities(platform="cli", answerable=True, late=True)
+ME = Principal(Owner("me"), CLI, frozenset(Role))
 PATIENCE_S = 20.0  # a net below a test that would wait for ever
 
 
@@ -171,6 +176,7 @@ def parts(
     limits: Limits | None = None,
     on_start: OnStart = OnStart.RESUME,
     redactor: Redactor | None = None,
+    hands: Hands | None = None,
 ) -> Parts:
     """What a service is made of, with the test's own where it brings something."""
     return Parts(
@@ -185,10 +191,16 @@ def parts(
         home=directory,
         workspace_roots=(),
         retention_s=86_400.0,
-        approval_s=600.0,
+        policy=Policy(Mode.ASK, 600.0),
         version="test",
         redactor=redactor or Redactor(()),
+        hands=hands or IdleHands(),
+        audit=_unheard,
     )
+
+
+async def _unheard(entry: Entry) -> None:
+    """Nobody reads the audit of these tests."""
 
 
 @asynccontextmanager

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from holdfast.channels.http import wire
+from holdfast.core.approval import Role
 from holdfast.core.events import Record
-from holdfast.core.intents import Principal
+from holdfast.core.intents import Capabilities, Principal
 from holdfast.core.messages import User
 from holdfast.core.types import OPERATOR, RunId, SessionId
 from holdfast.engine.service import Service
@@ -27,7 +28,9 @@ from tests.journal.test_projections import projections
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("BACK-11")]
 
 FIXTURES = sorted((Path(__file__).parents[1] / "fixtures").glob("journal-*"))
-BY = Principal(OPERATOR, "api_server")
+BY = Principal(
+    OPERATOR, Capabilities(platform="api_server", answerable=True, late=False), frozenset(Role)
+)
 
 
 class Frozen:

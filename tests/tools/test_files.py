@@ -13,6 +13,7 @@ import pytest
 from anyio import to_thread
 
 from holdfast.core.call import Kept, OnCrash
+from holdfast.core.run import Origin
 from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
 from holdfast.engine.prompt import system_prompt
 from holdfast.errors import ToolFailed
@@ -41,7 +42,23 @@ def blobs(tmp_path: Path) -> Blobs:
 @pytest.fixture
 def context(workspace: Path, blobs: Blobs) -> Context:
     key = SessionKey(OPERATOR, SessionId("s"))
-    return Context(key, RunId("r"), CallId("c"), workspace, blobs)
+    return Context(
+        session=key,
+        run_id=RunId("r"),
+        call_id=CallId("c"),
+        workspace=workspace,
+        blobs=blobs,
+        cwd=str(workspace),
+        origin=Origin(),
+        processes={},
+        hosts=(),
+        progress=lambda text: None,
+        may_reach=_never,
+    )
+
+
+async def _never(host: str) -> bool:
+    return False
 
 
 async def call(context: Context, name: str, **arguments: object) -> Done:
@@ -146,7 +163,7 @@ async def test_nothing_is_written_when_the_former_version_cannot_be_kept(
     context: Context, workspace: Path
 ) -> None:
     (workspace / "a.txt").write_text("old")
-    full = Context(context.session, context.run_id, context.call_id, workspace, FullDisk())
+    full = msgspec.structs.replace(context, blobs=FullDisk())
     with pytest.raises(ToolFailed, match="nothing was written"):
         await call(full, "write_file", path="a.txt", content="new")
     assert (workspace / "a.txt").read_text() == "old"

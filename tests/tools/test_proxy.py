@@ -83,7 +83,8 @@ class Machine:
         path = ["/usr/bin", "/bin"]
         self.sandbox = Sandbox(root / "holdfast", root / "user", allow_none=False, exec_path=path)
         self.internet = internet
-        self.refused: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, int]] = []
+        self.answer = False
         self.denied: proxy.Denied = lambda _: False
 
     async def run(self, script: str, *arguments: str, hosts: tuple[str, ...] = ()) -> str:
@@ -104,11 +105,16 @@ class Machine:
                 confined.close()
         return done.stdout.decode().strip()
 
+    async def ask(self, host: str, port: int) -> bool:
+        """Somebody who answers at once."""
+        self.asked.append((host, port))
+        return self.answer
+
     @asynccontextmanager
     async def _serve(self, hosts: tuple[str, ...]) -> AsyncIterator[int]:
         async with proxy.serve(
             hosts,
-            lambda host, port: self.refused.append((host, port)),
+            self.ask,
             resolve=self.internet.resolve,
             denied=self.denied,
         ) as door:
@@ -128,7 +134,7 @@ async def test_a_granted_host_is_reached_by_name(machine: Machine, internet: Int
     said = await machine.run(FETCH, f"http://{grant}/path?a=b", hosts=(grant,))
     assert said == "200 hello"
     assert internet.asked == [f"GET /path?a=b HTTP/1.1 Host: {grant}"]
-    assert machine.refused == []
+    assert machine.asked == []
 
 
 async def test_a_granted_host_is_reached_through_a_tunnel(
@@ -139,7 +145,7 @@ async def test_a_granted_host_is_reached_through_a_tunnel(
     assert internet.asked[0].startswith("GET /through")
 
 
-async def test_another_host_is_refused_in_words_and_reported_once(
+async def test_another_host_is_asked_about_once_and_refused_in_words(
     machine: Machine, internet: Internet
 ) -> None:
     said = await machine.run(
@@ -151,8 +157,68 @@ async def test_another_host_is_refused_in_words_and_reported_once(
     ]
     tunnel = await machine.run(TUNNEL, "evil.example", "443")
     assert "403" in tunnel
-    assert machine.refused == [("evil.example", 80), ("evil.example", 443)]
+    assert machine.asked == [("evil.example", 80), ("evil.example", 443)]
     assert internet.asked == []
+
+
+async def test_a_host_that_somebody_allows_is_let_through_from_then_on(
+    machine: Machine, internet: Internet
+) -> None:
+    machine.answer = True
+    url = f"http://new.example:{internet.port}/"
+    assert await machine.run(FETCH, url, url) == "200 hello\n200 hello"
+    assert machine.asked == [("new.example", internet.port)]
+
+
+PARALLEL = """
+import concurrent.futures, sys, urllib.request
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return answer.read().decode()
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    print(*pool.map(fetch, sys.argv[1:]))
+"""
+
+
+async def test_connections_are_held_while_the_question_is_open_and_share_its_answer(
+    machine: Machine, internet: Internet
+) -> None:
+    asked, answer = anyio.Event(), anyio.Event()
+    questions: list[str] = []
+
+    async def ask(host: str, port: int) -> bool:
+        questions.append(host)
+        asked.set()
+        await answer.wait()
+        return True
+
+    async def somebody() -> None:
+        await asked.wait()
+        assert internet.asked == []
+        answer.set()
+
+    machine.ask = ask  # type: ignore[method-assign]
+    async with anyio.create_task_group() as group:
+        group.start_soon(somebody)
+        urls = [f"http://new.example:{internet.port}/{n}" for n in range(8)]
+        said = await machine.run(PARALLEL, *urls)
+    assert said == " ".join(["hello"] * 8)
+    assert questions == ["new.example"]
+
+
+async def test_what_is_allowed_may_still_not_lead_into_a_private_network(
+    machine: Machine, internet: Internet
+) -> None:
+    machine.answer, machine.denied = True, proxy.denied
+    said = await machine.run(FETCH, "http://new.example/")
+    assert said == "403 Holdfast: new.example lies in a network that is not allowed."
+    assert internet.asked == []
+
+
+def test_a_question_is_about_what_would_have_to_be_granted() -> None:
+    for host, port in (("a.example", 80), ("a.example", 443), ("a.example", 8080)):
+        assert proxy.granted((proxy.grant(host, port),), host, port)
+    assert proxy.grant("a.example", 443) == "a.example"
 
 
 async def test_a_granted_name_that_leads_into_a_private_network_is_refused(

@@ -156,8 +156,8 @@ EVERYWHERE = [
 
 def by_the_operators_word(where: ExecutionContext) -> bool:
     """Where the operator has put the sandbox in the place of the question."""
-    admin = Role.ADMIN in where.principal.roles
-    return admin and where.mode is Mode.SANDBOXED and where.level >= Level.L2
+    operator = where.principal.owner == OPERATOR
+    return operator and where.mode is Mode.SANDBOXED and where.level >= Level.L2
 
 
 def decisions(text: str, places: Iterable[ExecutionContext]) -> list[Decision]:

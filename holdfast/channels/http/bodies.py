@@ -49,7 +49,8 @@ class RunRequest(msgspec.Struct):
     workspace: str | None = None
     metadata: dict[str, str] | None = None
     webhook: Any = None
-    late: Any = None
+    late: str | None = None
+    answerable: bool = True
 
 
 class SteerRequest(msgspec.Struct):
@@ -122,9 +123,11 @@ def _param(message: str) -> str | None:
 
 def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str | None) -> Submit:
     """The intent that a request is, once all of it has been found right."""
-    for name in ("previous_response_id", "webhook", "late"):
+    for name in ("previous_response_id", "webhook"):
         if getattr(body, name) is not None:
             raise Refused("not_supported_yet", f"`{name}` is not built yet.", param=name)
+    if body.late not in (None, "events"):
+        raise Refused("invalid_request", '`late` can only be "events".', param="late")
     text, before = _input(body.input)
     history = before or None
     if body.conversation_history is not None:
@@ -147,6 +150,8 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
         workspace=_path(body.workspace or ""),
         metadata=_metadata(body.metadata or {}),
         request_key=key,
+        answerable=body.answerable,
+        late=body.late is not None,
     )
 
 

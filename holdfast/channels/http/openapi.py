@@ -127,7 +127,7 @@ def _paths() -> dict[str, Any]:
             "get": _operation("List runs, newest first", RunList, parameters=_list_parameters()),
         },
         "/v1/runs/{run_id}": {"get": _operation("A run's status", RunObject, parameters=run)},
-        "/v1/runs/{run_id}/events": {"get": _events()},
+        "/v1/runs/{run_id}/events": {"get": _run_events()},
         "/v1/runs/{run_id}/stop": {
             "post": _operation("Stop a run", Started, parameters=run, errors=(503,))
         },
@@ -154,6 +154,9 @@ def _paths() -> dict[str, Any]:
                 parameters=[_REQUEST_ID],
                 errors=(409,),
             )
+        },
+        "/api/sessions/{session_id}/events": {
+            "get": _events(_SESSION_ID, "Follow a session: everything that happens in it, for ever")
         },
         "/api/sessions/{session_id}/messages": {
             "get": _operation("A session's transcript", AnyObject, parameters=[_SESSION_ID])
@@ -188,18 +191,23 @@ def _operation(
     return operation
 
 
-def _events() -> dict[str, Any]:
+def _run_events() -> dict[str, Any]:
+    operation = _events(_RUN_ID, "Follow a run: server-sent events, to its last")
+    operation["responses"]["204"] = {"description": "Nothing follows the given number"}
+    return operation
+
+
+def _events(of: dict[str, Any], summary: str) -> dict[str, Any]:
     after = {"name": "after", "in": "query", "schema": {"type": "integer", "minimum": 0}}
     operation = _operation(
-        "Follow a run: server-sent events, each with the id to come back with",
+        summary,
         AnyObject,
-        parameters=[_RUN_ID, after, _header("Last-Event-ID")],
+        parameters=[of, after, _header("Last-Event-ID")],
     )
     operation["responses"]["200"] = {
-        "description": "The run's events, ending after its last",
+        "description": "Server-sent events, each with the id to come back with",
         "content": {"text/event-stream": {}},
     }
-    operation["responses"]["204"] = {"description": "Nothing follows the given number"}
     return operation
 
 

@@ -75,6 +75,7 @@ class Routes:
             ("GET", "/v1/approvals", self.list_approvals),
             ("POST", "/v1/approvals/{request_id}", self.answer_approval),
             ("GET", "/api/sessions/{session_id}/messages", self.messages),
+            ("GET", "/api/sessions/{session_id}/events", self.session_events),
         ]
 
     async def start_run(self, request: web.Request) -> web.Response:
@@ -119,7 +120,7 @@ class Routes:
         async with self._gateway.follow(self._by, run_id, after) as batches:
             if batches is None:
                 return web.Response(status=204)
-            return await stream_events(request, batches)
+            return await stream_events(request, batches, ends=True)
 
     async def stop(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
@@ -184,6 +185,12 @@ class Routes:
             {"object": "list", "session_id": session_id, "data": data, "has_more": False}
         )
 
+    async def session_events(self, request: web.Request) -> web.StreamResponse:
+        session_id = bodies.session_id(request.match_info["session_id"])
+        after = bodies.cursor(request)
+        async with self._gateway.follow_session(self._by, session_id, after) as batches:
+            return await stream_events(request, batches, ends=False)
+
     async def health(self, request: web.Request) -> web.Response:
         health = self._gateway.health()
         status = "ok" if health.ready else health.status
@@ -203,6 +210,7 @@ class Routes:
                     "queued": health.queued,
                     "waiting": health.waiting,
                 },
+                "sandbox": {"level": health.sandbox, "note": health.sandbox_note},
                 "loop_lag_ms": health.loop_lag_ms,
             },
             200 if health.ready else 503,
@@ -234,6 +242,7 @@ class Routes:
                     "run_steer": True,
                     "run_approval": True,
                     "idempotency_key": True,
+                    "session_events": True,
                     "late_delivery": False,
                     "chat_completions": False,
                     "responses": False,

@@ -19,8 +19,10 @@ _HEADERS = {
 }
 
 
-async def stream_events(request: web.Request, batches: Batches) -> web.StreamResponse:
-    """Write the run's records as they come, to its last or until the reader is cut."""
+async def stream_events(
+    request: web.Request, batches: Batches, *, ends: bool
+) -> web.StreamResponse:
+    """Write records as they come, until the reader is cut; if it `ends`, to the run's last."""
     response = web.StreamResponse(headers=_HEADERS)
     await response.prepare(request)
     data = wire.RETRY
@@ -33,7 +35,7 @@ async def stream_events(request: web.Request, batches: Batches) -> web.StreamRes
                 data = b""
         if not batch:
             data += wire.KEEP_ALIVE
-        elif isinstance(batch[-1].fact, TERMINAL):
+        elif ends and isinstance(batch[-1].fact, TERMINAL):
             await _write(request, response.write_eof, data + wire.STREAM_CLOSED)
             break
         if data and not await _write(request, response.write, data):

@@ -9,9 +9,10 @@ from holdfast.core.approval import (
     ApprovalRequested,
 )
 from holdfast.core.call import CallSettled, CallStarted, Outcome
-from holdfast.core.events import MessageDelta, ReasoningDelta, Record
+from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress, run_of
 from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Assistant, Message, ToolResult
+from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted, how
 from holdfast.core.run import (
     MessageVoided,
     ModelAnswered,
@@ -154,15 +155,18 @@ def frame(record: Record) -> bytes:
     if body is None:
         return b""
     name, fields = body
-    run_id: str = fact.run_id  # type: ignore[attr-defined]  # every fact with a frame has one
-    event = {"event": name, "run_id": run_id, "timestamp": record.at, "seq": record.seq, **fields}
+    run_id = run_of(fact)
+    whose = {} if run_id is None else {"run_id": run_id}
+    event = {"event": name, **whose, "timestamp": record.at, "seq": record.seq, **fields}
     return b"id: %d\ndata: %s\n\n" % (record.seq, _encode(event))
 
 
 def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
     match fact:
-        case RunStarted():
-            return "run.started", {}
+        case RunStarted(sandbox=sandbox):
+            return "run.started", {"sandbox": sandbox} if sandbox else {}
+        case ToolProgress():
+            return "tool.progress", {"call_id": fact.call_id, "delta": fact.text}
         case RunCompleted():
             return "run.completed", {"output": fact.output, "usage": usage_object(fact.usage)}
         case RunResumed(cause=cause):
@@ -205,5 +209,23 @@ def _approval_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return "approval.responded", {"request_id": fact.request_id, "choice": "deny"}
         case ApprovalExpired():
             return "approval.expired", {"request_id": fact.request_id}
+        case _:
+            return _process_event(fact)
+
+
+def _process_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    """Only in the stream of a whole session: a run's own may have ended before."""
+    match fact:
+        case ProcessStarted():
+            return "process.started", {"process_id": fact.process_id, "command": fact.command}
+        case ProcessMatched():
+            return "process.matched", {"process_id": fact.process_id, "lines": fact.lines}
+        case ProcessEnded():
+            return "process.ended", {
+                "process_id": fact.process_id,
+                "how": how(fact),
+                "exit_code": fact.exit_code,
+                "output": fact.tail,
+            }
         case _:
             return None

@@ -1,0 +1,67 @@
+"""A request for approval as text: whole, and so that nothing in it can pass for our own words.
+
+What would run is shown to the last character, however long it is: a yes is for all of it.
+The server has escaped what hides. What a tool left as it is, is escaped here, so that a
+terminal cannot be steered and no text reads like another. The request's own lines are
+indented; ours are not.
+"""
+
+import time
+from collections.abc import Sequence
+
+from holdfast.cli.wire import Approval
+from holdfast.core.execution import hidden
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+
+
+def body(asked: Approval) -> str:
+    """Why it asks, and what would run."""
+    why = [f"  {line}" for line in _visible(asked.description) if line]
+    return "\n".join([*why, "  would run:", *(f"    {line}" for line in _visible(asked.command))])
+
+
+def expires(asked: Approval) -> str:
+    """How long it can still be answered, in words."""
+    return in_words(asked.expires_at - time.time())  # noqa: TID251  for the eye only
+
+
+def in_words(left: float) -> str:
+    """The same for so many seconds."""
+    if left <= 0:
+        return "has expired"
+    for limit, unit, name in ((90, 1.0, "s"), (90 * _MINUTE, _MINUTE, "min"), (_DAY, _HOUR, "h")):
+        if left < limit:
+            return f"expires in {max(round(left / unit), 1)} {name}"
+    return f"expires in {round(left / _DAY)} d"
+
+
+def elsewhere(asked: Approval) -> str:
+    """How it is answered from another terminal."""
+    name = asked.request_id
+    return f"to answer it: holdfast approvals approve {name}, or: holdfast approvals deny {name}"
+
+
+def prompt(asked: Approval) -> str:
+    """The line that waits for an answer: every choice there is, and none of them chosen."""
+    short = {choice: key for key, choice in words(asked.choices).items() if len(key) == 1}
+    spelt = (f"[{c[0]}]{c[1:]}" if c in short else f"[{c}]" for c in asked.choices)
+    return f"{asked.request_id}  {'  '.join(spelt)} ? "
+
+
+def words(choices: Sequence[str]) -> dict[str, str]:
+    """What may be typed → the choice it is: its name, or its first letter if no other has it."""
+    letters = [choice[:1] for choice in choices]
+    short = {c[:1]: c for c in choices if letters.count(c[:1]) == 1}
+    return short | {choice: choice for choice in choices}
+
+
+def answered(choice: str) -> str:
+    """What an answer means."""
+    return "denied" if choice == "deny" else f"approved ({choice})"
+
+
+def _visible(text: str) -> list[str]:
+    """The lines of a text with what hides made visible. What is escaped already stays so."""
+    lines = text.split("\n")
+    return ["".join(f"\\u{{{ord(c):x}}}" if hidden(c) else c for c in line) for line in lines]

@@ -1,0 +1,74 @@
+"""What a call says on its way, for whoever watches: not too often, and not too much of it."""
+
+from types import TracebackType
+from typing import Self
+
+from holdfast.core import run
+from holdfast.core.call import Call
+from holdfast.core.events import ToolProgress
+from holdfast.core.types import RunId
+from holdfast.engine.clock import Clock
+from holdfast.engine.sessions import Held, Sessions
+from holdfast.errors import JournalUnavailable
+
+EVERY_S = 0.25  # four a second
+MOST = 64 * 1024  # bytes of a call
+_MORE = "\n[more output follows; it is not shown here]\n"
+
+
+class Progress:
+    """One call's way. What cannot be told any more is dropped: the result has it."""
+
+    def __init__(
+        self, sessions: Sessions, held: Held, run_id: RunId, call: Call, clock: Clock
+    ) -> None:
+        self._sessions = sessions
+        self._held = held
+        self._run_id = run_id
+        self._call_id = call.proposal.call_id
+        self._clock = clock
+        self._room = MOST - len(_MORE)
+        self._waiting = ""
+        self._told_at = 0.0
+        self._over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over = True
+
+    def add(self, text: str) -> None:
+        """Say it now, or with what comes next."""
+        if self._over or not self._room:
+            return
+        self._waiting += self._fitting(text)
+        now = self._clock.now()
+        if self._waiting and now - self._told_at >= EVERY_S:
+            self._told_at = now
+            self._tell()
+
+    def _fitting(self, text: str) -> str:
+        """As much of `text` as there is room for."""
+        data = text.encode("utf-8", "replace")
+        if len(data) <= self._room:
+            self._room -= len(data)
+            return text
+        fits, self._room = data[: self._room].decode("utf-8", "ignore"), 0
+        return fits + _MORE
+
+    def _tell(self) -> None:
+        now = self._held.session.runs.get(self._run_id)
+        if now is None or now.status is run.Status.INTERRUPTED or now.stop_reason:
+            return
+        text, self._waiting = self._waiting, ""
+        fact = ToolProgress(run_id=self._run_id, turn=now.turn, call_id=self._call_id, text=text)
+        try:
+            self._sessions.delta(self._held, fact)
+        except JournalUnavailable:
+            return  # the call's own record will find out

@@ -1,0 +1,195 @@
+"""The front door's reading half: runs, approvals, transcripts, and streams of what happens.
+
+What is driven or was asked about lately is read from the folds in memory, the rest from the
+journal's projections. Nothing here changes anything.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from holdfast.core import answers, call, run
+from holdfast.core.approval import ApprovalRequested
+from holdfast.core.events import TERMINAL
+from holdfast.core.intents import Principal
+from holdfast.core.messages import Message
+from holdfast.core.run import Run
+from holdfast.core.types import Fact, RunId, SessionId, SessionKey, Usage
+from holdfast.engine.live import Follower, Live
+from holdfast.engine.sessions import Held, Sessions
+from holdfast.errors import Refused
+from holdfast.gateway import Batches, RunQuery, RunView
+from holdfast.journal.journal import Journal, RunFilter, RunRow
+
+PAGE = 500  # records a follower reads at once
+APPROVALS = 1_000  # unfinished runs that are looked through for what waits
+
+
+class Reads:
+    """Everything one may look at."""
+
+    def __init__(self, journal: Journal, sessions: Sessions, live: Live) -> None:
+        self._journal = journal
+        self._sessions = sessions
+        self._live = live
+
+    async def run(self, by: Principal, run_id: RunId) -> RunView:
+        """The run as it stands; refused with `run_not_found` if it is not the caller's."""
+        if (found := self._sessions.running(run_id)) is not None:
+            held, now = found
+            if held.key.owner != by.owner:
+                raise no_such_run(run_id)
+            return _view_of(held, now)
+        row = await self._row(by, run_id)
+        if row.ended_seq is None:
+            async with self._sessions.hold(row.key) as cold:
+                if cold is not None and (waiting := cold.session.runs.get(run_id)) is not None:
+                    return _view_of(cold, waiting)
+        return await self._view(row)
+
+    async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
+        """Everything of the caller's that waits for an approval, oldest first."""
+        waiting = frozenset({run.Status.WAITING, run.Status.RUNNING, run.Status.QUEUED})
+        rows = await self._journal.runs(RunFilter(by.owner, waiting, None, APPROVALS, None))
+        found: list[ApprovalRequested] = []
+        for key in dict.fromkeys(row.key for row in rows):
+            async with self._sessions.hold(key) as held:
+                if held is not None:
+                    asked = held.session.approvals.values()
+                    found += [a.requested for a in asked if not a.status.final]
+        return sorted(found, key=lambda a: a.expires_at)
+
+    async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
+        """A page of runs, and whether there are more."""
+        wanted = RunFilter(by.owner, query.status, query.session_id, query.limit + 1, query.after)
+        rows = await self._journal.runs(wanted)
+        views = [await self._view(row) for row in rows[: query.limit]]
+        return views, len(rows) > query.limit
+
+    async def messages(self, by: Principal, session_id: SessionId) -> Sequence[Message]:
+        """The whole transcript; refused with `session_not_found` if it is not the caller's."""
+        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
+            if held is None:
+                raise Refused("session_not_found", f"There is no session {session_id}.")
+            return held.transcript.whole()
+
+    @asynccontextmanager
+    async def follow(
+        self, by: Principal, run_id: RunId, after: int
+    ) -> AsyncIterator[Batches | None]:
+        """The run's records after `after`, in order, without gap or repeat."""
+        stream, ended = await self._place_of(by, run_id)
+        if ended is not None and after >= ended:
+            yield None
+            return
+        follower = self._live.join(run_id)
+        try:
+            yield self._batches(follower, run_id, stream, after)
+        finally:
+            self._live.leave(follower)
+
+    @asynccontextmanager
+    async def follow_session(
+        self, by: Principal, session_id: SessionId, after: int
+    ) -> AsyncIterator[Batches]:
+        """Everything of the session after `after`, for as long as somebody reads."""
+        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
+            if held is None:
+                raise Refused("session_not_found", f"There is no session {session_id}.")
+            stream = held.stream
+        follower = self._live.join(stream)
+        try:
+            yield self._batches(follower, None, stream, after)
+        finally:
+            self._live.leave(follower)
+
+    async def _batches(
+        self, follower: Follower, run_id: RunId | None, stream: int, after: int
+    ) -> Batches:
+        """Of one run, to its end; of all runs, for ever."""
+        async for batch in self._backlog(run_id, stream, after):
+            yield batch
+            after = batch[-1].seq
+            if run_id is not None and isinstance(batch[-1].fact, TERMINAL):
+                return
+        while (records := await follower.take()) is not None:
+            fresh = [r for r in records if r.seq > after]
+            if fresh or not records:
+                yield fresh
+            if fresh:
+                after = fresh[-1].seq
+            if run_id is not None and records and isinstance(records[-1].fact, TERMINAL):
+                return  # also for a reader whose cursor is ahead of it
+
+    async def _backlog(self, run_id: RunId | None, stream: int, after: int) -> Batches:
+        """What has been committed so far: from memory if all of it is there."""
+        if run_id is not None and (tail := self._live.tail(run_id)) is not None:
+            if missed := [r for r in tail if r.seq > after]:
+                yield missed
+            return
+        while page := await self._journal.records(stream, run_id, after, PAGE):
+            yield page
+            after = page[-1].seq
+
+    async def _place_of(self, by: Principal, run_id: RunId) -> tuple[int, int | None]:
+        """The run's stream, and the number of its last record if it has ended."""
+        if tail := self._live.tail(run_id):
+            last = tail[-1]
+            key = self._sessions.key_of(last.stream)
+            if key is not None and key.owner == by.owner:
+                return last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
+        row = await self._row(by, run_id)
+        return row.stream, row.ended_seq
+
+    async def _row(self, by: Principal, run_id: RunId) -> RunRow:
+        row = await self._journal.run(run_id)
+        if row is None or row.key.owner != by.owner:
+            raise no_such_run(run_id)
+        return row
+
+    async def _view(self, row: RunRow) -> RunView:
+        ending: Fact | None = None
+        if row.ended_seq is not None:
+            last = await self._journal.records(row.stream, row.run_id, row.ended_seq - 1, 1)
+            ending = last[0].fact
+        return RunView(
+            run_id=row.run_id,
+            session_id=row.key.session_id,
+            status=row.status,
+            stopping=row.stopping,
+            waiting_for_approval=row.status is run.Status.WAITING,
+            approval=None,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            model=row.model,
+            last_event=row.last_event,
+            usage=getattr(ending, "usage", Usage()),
+            ending=ending,
+            ended_seq=row.ended_seq,
+        )
+
+
+def _oldest(held: Held, run_id: RunId) -> ApprovalRequested | None:
+    waiting = answers.pending(held.session, run_id)
+    return waiting[0].requested if waiting else None
+
+
+def _view_of(held: Held, now: Run) -> RunView:
+    return RunView(
+        run_id=now.id,
+        session_id=held.key.session_id,
+        status=now.status,
+        stopping=bool(now.stop_reason),
+        waiting_for_approval=any(c.status is call.Status.ASKED for c in now.calls.values()),
+        approval=_oldest(held, now.id),
+        created_at=now.created_at,
+        updated_at=now.updated_at,
+        model=now.model,
+        last_event=now.last_event,
+        usage=now.usage,
+        ending=None,
+        ended_seq=None,
+    )
+
+
+def no_such_run(run_id: RunId, why: str = "") -> Refused:
+    return Refused("run_not_found", f"There is no run {run_id}. {why}".strip())

@@ -1,0 +1,462 @@
+"""The hands: every command at work, by its process id, and what may be read of it.
+
+Promises: a call's process has one id, the same after a restart. What a command wrote is
+clean before it is cut, whichever part of it is asked for. Its way into the network lives
+exactly as long as it does. How it ended is told to everybody who waits.
+
+Theory: a part of the output is read together with what stands before it (`MARGIN`), because
+a secret that begins there is found only from its beginning; what might go on as one is left
+for the next part. So no reader keeps more than an offset, and parts add up to the whole.
+One task per process waits for its end; all others wait for that task.
+"""
+
+import codecs
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from holdfast.core.process import Cause, ProcessEnded, name
+from holdfast.core.redaction import Redactor
+from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey, Value
+from holdfast.errors import HoldfastError, ToolFailed
+from holdfast.tools import proxy, shim, spawn
+from holdfast.tools.record import Spool
+from holdfast.tools.sandbox import Posture, Profile, Sandbox
+from holdfast.tools.spawn import Ended, Execution, Process, Spawner
+from holdfast.tools.tool import Context
+
+MARGIN = 16 * 1024  # bytes before a part that are read with it; no form of a secret is longer
+TAIL = 4 * 1024  # of an ended process, for whoever is told of its end
+LOOK_S = 0.5  # between looks for lines
+LINES, LINE = 20, 500  # that are told at once, and characters of each
+_GLANCE = 64 * 1024  # bytes looked at for lines at once
+_EDGE = 1024  # characters within which a cut looks for the end of a line
+
+
+class Clock(Protocol):
+    """The wall clock and the way to wait on it."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        ...
+
+
+class Command(Value):
+    """What is to be started, and how."""
+
+    shown: str  # for lists
+    argv: tuple[str, ...]
+    cwd: str
+    profile: Profile
+    timeout_s: float
+    memory_mb: int
+    background: bool
+    pty: bool
+    stdin: bytes | None  # given whole, then closed; None: it stays open, where there is one
+    detach: bool = False
+    pass_fds: tuple[int, ...] = ()
+
+
+class Output:
+    """What a process wrote, as clean text, in parts."""
+
+    def __init__(self, spool: Spool, redactor: Redactor) -> None:
+        self._spool = spool
+        self._redactor = redactor
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, also of what has been dropped by now."""
+        return self._spool.bounds()[0]
+
+    def part(self, start: int, stop: int, *, ends: bool) -> str:
+        """The text from `start` to `stop`; with `ends`, nothing comes after it."""
+        stream = self._redactor.stream()
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        for data in self._pieces(max(0, start - MARGIN), start):
+            stream.feed(decode(data))
+        shown = [stream.feed(decode(data)) for data in self._pieces(start, stop)]
+        if ends:
+            shown += [stream.feed(decode(b"", final=True)), stream.flush()]
+        return "".join(shown)
+
+    def page(self, start: int, limit: int, *, over: bool) -> tuple[str, int, int]:
+        """At most `limit` bytes from `start` on; where they begin, as some may be gone, and end."""
+        end, first = self._spool.bounds()
+        gap = first > shim.HEAD
+        if gap and shim.HEAD <= start < first + MARGIN:
+            start = min(end, first + MARGIN)
+        stop = min(end, start + limit)
+        if gap and start < shim.HEAD:
+            stop = min(stop, shim.HEAD)
+        stop = max(start, stop)
+        return self.part(start, stop, ends=over and stop == end), start, stop
+
+    def lines(self, start: int, *, over: bool) -> tuple[str, int]:
+        """Lines from `start` on that have ended, or are too long to wait for; where they end."""
+        text, start, stop = self.page(start, _GLANCE, over=over)
+        if stop - start >= _GLANCE or (over and stop == self.size):
+            return text, stop
+        stop = start + b"".join(self._pieces(start, stop)).rfind(b"\n") + 1
+        return self.part(start, stop, ends=False), stop
+
+    def news(self, after: int, limit: int, *, over: bool) -> tuple[str, int, int]:
+        """The last `limit` bytes since `after`; how many were left out, and where they end."""
+        end = self.size
+        start = max(after, end - limit)
+        return self.part(start, end, ends=over), start - after, end
+
+    def summary(self, limit: int) -> tuple[str, bool]:
+        """All of it in `limit` bytes, or its first and its last; and whether that is not all."""
+        end = self.size
+        half = limit // 2 - 64
+        if end <= limit:
+            head = tail = self.part(0, end, ends=True)
+            if len(head.encode()) <= limit:
+                return head, False
+        else:
+            head = self.part(0, half, ends=False)
+            tail = self.part(end - half, end, ends=True)
+        head, tail = _first(head, half), _last(tail, half)
+        left = max(1, end - len(head.encode()) - len(tail.encode()))
+        return f"{head}\n[… {left} bytes not shown …]\n{tail}", True
+
+    def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        while start < stop:
+            data, then = self._spool.output(start, stop - start)
+            if not data or then - len(data) != start:
+                return  # dropped while we looked
+            yield data
+            start = then
+
+
+def _first(text: str, size: int) -> str:
+    """The first of `text`, at most `size` bytes, up to the end of a line if one is near."""
+    cut = text.encode()[:size].decode(errors="ignore")
+    at = cut.rfind("\n", max(0, len(cut) - _EDGE))
+    return cut[:at] if at > 0 else cut
+
+
+def _last(text: str, size: int) -> str:
+    """The last of `text`, at most `size` bytes, from the start of a line if one is near."""
+    cut = text.encode()[-size:].decode(errors="ignore")
+    at = cut.find("\n", 0, _EDGE)
+    return cut[at + 1 :] if 0 <= at < len(cut) - 1 else cut
+
+
+class Live:
+    """A process of this gateway, at work or over."""
+
+    def __init__(
+        self, session: SessionKey, command: str, process: Process, output: Output, started_at: float
+    ) -> None:
+        self.id = ProcessId(process.call_id)
+        self.session = session
+        self.command = command
+        self.process = process
+        self.output = output
+        self.started_at = started_at
+        self.ended: Ended | None = None
+        self._over = anyio.Event()
+
+    def end(self, ended: Ended) -> None:
+        """It is over; told once, by whoever watched it."""
+        self.ended = ended
+        self._over.set()
+
+    async def wait(self) -> Ended:
+        """How it ended, once it has."""
+        while self.ended is None:
+            await self._over.wait()
+        return self.ended
+
+
+class Hands:
+    """Starts commands and knows them by id. `tasks` must outlive every one of them."""
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        sandbox: Sandbox,
+        redactor: Redactor,
+        tasks: TaskGroup,
+        clock: Clock,
+    ) -> None:
+        self._spawner = spawner
+        self._sandbox = sandbox
+        self._redactor = redactor
+        self._tasks = tasks
+        self._clock = clock
+        self._live: dict[ProcessId, Live] = {}
+        self._background: set[ProcessId] = set()
+        self._read: dict[ProcessId, int] = {}
+        self._probing = anyio.Lock()
+        self._posture: Posture | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The time that everything here goes by."""
+        return self._clock
+
+    async def posture(self) -> Posture:
+        """How well commands are confined. Tried once, for everybody who asks."""
+        async with self._probing:
+            if self._posture is None:
+                self._posture = await self._sandbox.probe()
+            return self._posture
+
+    def path(self, profile: Profile, cwd: str) -> str:
+        """Where a command there looks for programs; `ToolFailed` if none can run there."""
+        confined = self._sandbox.confine(profile, ("true",), cwd)
+        confined.close()
+        return confined.env["PATH"]
+
+    def clean(self, text: str, limit: int) -> str:
+        """The first of `text`, without anything that must not be seen."""
+        return self._redactor.clean(text)[:limit]
+
+    async def start(self, context: Context, command: Command) -> Live:
+        """Start it, for this call. Raises what `Spawner.start` and `Sandbox.confine` do."""
+        over = anyio.Event()
+        process_id = name(context.run_id, context.call_id)
+        try:
+            process = await self._launch(process_id, context, command, over)
+        except BaseException:
+            over.set()
+            raise
+        if command.background:
+            self._background.add(process_id)
+        live = self._hold(context.session, command.shown, process, self._clock.now(), over)
+        if command.stdin is not None:
+            self._tasks.start_soon(_feed, process, command.stdin)
+        return live
+
+    async def _launch(
+        self, process_id: ProcessId, context: Context, command: Command, over: anyio.Event
+    ) -> Process:
+        profile, door = command.profile, None
+        if self._sandbox.filters_hosts and not profile.unsandboxed:
+            profile = msgspec.structs.replace(profile, hosts=context.hosts)
+            door = await self._tasks.start(_door, context.hosts, _asking(context.may_reach), over)
+        confined = self._sandbox.confine(profile, command.argv, command.cwd, door=door)
+        try:
+            execution = Execution(
+                argv=confined.argv,
+                cwd=confined.cwd,
+                env=confined.env,
+                timeout_s=command.timeout_s,
+                stdin=command.stdin != b"",
+                pty=command.pty,
+                memory_mb=command.memory_mb,
+                detach=command.detach,
+                pass_fds=(*confined.pass_fds, *command.pass_fds),
+            )
+            label = msgspec.json.encode(context.session).decode()
+            return await self._spawner.start(process_id, execution, label=label)
+        finally:
+            confined.close()
+
+    def adopt(
+        self, process_id: ProcessId, command: str = "", *, background: bool = True
+    ) -> Live | Ended | None:
+        """What an earlier gateway started: itself if it runs, or how it ended, or nothing."""
+        if live := self._live.get(process_id):
+            return live
+        found = self._spawner.adopt(process_id)
+        if not isinstance(found, Process):
+            return found
+        if background:
+            self._background.add(process_id)
+        trace = next(trace for trace in self._spawner.known() if trace.call_id == process_id)
+        session, over = _session(trace.label), anyio.Event()
+        return self._hold(session, command, found, trace.started_at, over)
+
+    def goes_on(self, process_id: ProcessId) -> None:
+        """Its call ends before it, or before its end is told: its traces stay until `forget`."""
+        self._background.add(process_id)
+
+    def settled(self, process_id: ProcessId) -> None:
+        """The outcome of its call is written down."""
+        if process_id not in self._background:
+            self.forget(process_id)
+
+    def mine(self, session: SessionKey) -> list[Live]:
+        """The session's background processes that this gateway knows, oldest first."""
+        return [
+            live
+            for live in self._live.values()
+            if live.session == session and live.id in self._background
+        ]
+
+    def output(self, process_id: ProcessId) -> Output:
+        """What it wrote, as far as that is still there."""
+        return Output(self._spawner.spool(process_id), self._redactor)
+
+    def unread(self, process_id: ProcessId, limit: int, *, over: bool) -> tuple[str, int]:
+        """What it wrote since the last time somebody asked this; how many bytes were left out."""
+        after = self._read.get(process_id, 0)
+        text, skipped, self._read[process_id] = self.output(process_id).news(
+            after, limit, over=over
+        )
+        return text, skipped
+
+    async def kill(self, process_id: ProcessId) -> ProcessEnded:
+        """End its whole tree, if it runs."""
+        found = self.adopt(process_id)
+        if isinstance(found, Live) and found.ended is None:
+            await found.process.kill()
+        return await self.ended(process_id)
+
+    async def write(self, process_id: ProcessId, data: bytes) -> None:
+        """Give it input."""
+        await self._at_work(process_id).write(data)
+
+    async def close(self, process_id: ProcessId) -> None:
+        """There will be no more input for it."""
+        await self._at_work(process_id).close_stdin()
+
+    def known(self) -> list[tuple[SessionKey, ProcessId]]:
+        """Every process an earlier gateway, or this one, has left traces of."""
+        return [
+            (_session(found.label), ProcessId(found.call_id))
+            for found in self._spawner.known()
+            if found.label
+        ]
+
+    def has_traces(self, process_id: ProcessId) -> bool:
+        """Whether it was ever started, or was about to be."""
+        return any(found.call_id == process_id for found in self._spawner.known())
+
+    async def sweep(self) -> None:
+        """At the start: end what an earlier gateway left behind, but for the detached."""
+        await self._spawner.sweep()
+
+    async def ended(self, process_id: ProcessId) -> ProcessEnded:
+        """How it ended, once it has; `Cause.LOST` if nobody knows of it."""
+        found = self.adopt(process_id)
+        if found is None:
+            return ProcessEnded(process_id=process_id, cause=Cause.LOST)
+        if isinstance(found, Live):
+            ended, cut = await found.wait(), False
+        else:
+            ended, cut = found, True  # an earlier gateway's, which killed it in leaving
+        return ProcessEnded(
+            process_id=process_id,
+            cause=_cause(ended.cause, cut=cut),
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            duration_s=ended.duration_s,
+            output_bytes=ended.output_bytes,
+            tail=self.output(process_id).news(0, TAIL, over=True)[0],
+        )
+
+    async def lines(
+        self, process_id: ProcessId, after: int, patterns: tuple[str, ...]
+    ) -> tuple[str, int]:
+        """Wait for lines with one of `patterns` in them, from `after` on; they, and where they end.
+
+        Never returns if there are none: the caller stops waiting when the process has ended.
+        """
+        output = self.output(process_id)
+        while True:
+            live = self._live.get(process_id)
+            over = live is None or live.ended is not None
+            text, after = output.lines(after, over=over)
+            found = [line for line in text.split("\n") if any(p in line for p in patterns)]
+            if found:
+                return "\n".join(line[:LINE].rstrip("\r") for line in found[:LINES]), after
+            if not text:
+                await self._clock.sleep(LOOK_S)
+
+    async def kill_all(self) -> None:
+        """End everything that was started here and may not outlive us."""
+        await self._spawner.kill_all()
+
+    def forget(self, process_id: ProcessId) -> None:
+        """Remove its traces."""
+        self._live.pop(process_id, None)
+        self._read.pop(process_id, None)
+        self._background.discard(process_id)
+        self._spawner.forget(process_id)
+
+    def _hold(
+        self,
+        session: SessionKey,
+        command: str,
+        process: Process,
+        started_at: float,
+        over: anyio.Event,
+    ) -> Live:
+        output = self.output(ProcessId(process.call_id))
+        live = Live(session, command, process, output, started_at)
+        self._live[live.id] = live
+        self._tasks.start_soon(self._watch, live, over)
+        return live
+
+    async def _watch(self, live: Live, over: anyio.Event) -> None:
+        try:
+            live.end(await live.process.wait())
+        except anyio.ClosedResourceError:
+            return  # it was let go, and lives on
+        finally:
+            over.set()
+        if live.id not in self._background:
+            self._live.pop(live.id, None)
+
+    def _at_work(self, process_id: ProcessId) -> Process:
+        live = self._live.get(process_id)
+        if live is None or live.ended is not None:
+            raise ToolFailed(f"{process_id} has ended and takes no input.")
+        return live.process
+
+
+def _cause(cause: spawn.Cause, *, cut: bool) -> Cause:
+    """`cut`: whatever did not end by itself ended because its gateway did."""
+    match cause:
+        case spawn.Cause.ORPHANED:
+            return Cause.RESTART
+        case spawn.Cause.KILLED | spawn.Cause.LOST if cut:
+            return Cause.RESTART
+        case _:
+            return Cause(cause)
+
+
+def _session(label: str) -> SessionKey:
+    owner, session_id = msgspec.json.decode(label, type=tuple[str, str])
+    return SessionKey(Owner(owner), SessionId(session_id))
+
+
+def _asking(may_reach: Callable[[str], Awaitable[bool]]) -> proxy.Ask:
+    async def ask(host: str, port: int) -> bool:
+        try:
+            return await may_reach(proxy.grant(host, port))
+        except HoldfastError:  # nobody can be asked any more
+            return False
+
+    return ask
+
+
+async def _door(
+    hosts: tuple[str, ...], ask: proxy.Ask, over: anyio.Event, *, task_status: TaskStatus[int]
+) -> None:
+    """The way into the network, until the command is over."""
+    try:
+        async with proxy.serve(hosts, ask) as door:
+            task_status.started(door)
+            await over.wait()
+    except* OSError:
+        pass  # no more sockets: this command loses its way, and nobody else anything
+
+
+async def _feed(process: Process, data: bytes) -> None:
+    with suppress(ToolFailed):  # it has ended, or wants no more
+        await process.write(data)
+        await process.close_stdin()

@@ -1,0 +1,103 @@
+"""Ways to have a gateway's model run commands, and to see what became of them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from tests.fakes.gateway import GatewayProcess, Stream
+
+
+def command(text: str, **arguments: object) -> str:
+    """Words that make the scripted model run `text` in the terminal."""
+    return f"tool:terminal {json.dumps({'command': text, **arguments})}"
+
+
+def process(action: str, **arguments: object) -> str:
+    """Words that make the scripted model use the process tool."""
+    return f"tool:process {json.dumps({'action': action, **arguments})}"
+
+
+async def asked(it: GatewayProcess, run_id: str, after: int = 0) -> dict[str, Any]:
+    """The request a run waits with, once it does."""
+    stream = await it.events(run_id, after, until="approval.request")
+    return next(f.data for f in stream.frames if f.event == "approval.request")
+
+
+async def approve(it: GatewayProcess, run_id: str, choice: str = "once") -> dict[str, Any]:
+    """Answer the run's question; what it was."""
+    question = await asked(it, run_id)
+    status, answer = await it.post(
+        f"/v1/runs/{run_id}/approval",
+        {"choice": choice, "request_id": question["request_id"]},
+    )
+    assert status == 200, answer
+    return question
+
+
+async def output(it: GatewayProcess, run_id: str) -> dict[str, Any]:
+    """What the last tool call of a finished run gave the model, if that was an object."""
+    done = await it.finished(run_id)
+    assert done["status"] == "completed", done
+    text = str(done["output"]).removeprefix("the tool said: ")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+async def does(it: GatewayProcess, text: str, **fields: object) -> dict[str, Any]:
+    """Run a command to its end, approved once if it asks; what the model was told."""
+    run_id = await it.run(text, **fields)
+    stream = await it.events(run_id, until="approval.request")
+    if "approval.request" in stream.names:
+        await approve(it, run_id)
+    return await output(it, run_id)
+
+
+def started(stream: Stream) -> list[str]:
+    """The tools that a run has started."""
+    return [f.data["tool"] for f in stream.frames if f.event == "tool.started"]
+
+
+def audit(it: GatewayProcess, run_id: str = "") -> list[dict[str, Any]]:
+    """The audit's entries, oldest first."""
+    lines = (it.home / "audit.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    return [e for e in entries if run_id in ("", e.get("run_id"))]
+
+
+def children(pid: int) -> set[int]:
+    """Every process that descends from `pid`."""
+    parents: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(name)] = int(fields[1])
+    found = {pid}
+    while more := {p for p, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def carrying(token: str) -> set[int]:
+    """The living processes that have `token` among their arguments."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if token.encode() in words:
+            found.add(int(name))
+    return found
+
+
+async def running(token: str) -> set[int]:
+    """The processes that have `token` among their arguments, once there is one."""
+    with anyio.fail_after(10):
+        while not (found := carrying(token)):
+            await anyio.sleep(0.01)  # exec has no event
+    return found

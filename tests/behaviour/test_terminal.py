@@ -1,0 +1,371 @@
+"""Commands through the public door: confined, asked for, followed live, stopped whole."""
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.behaviour.figures import note
+from tests.behaviour.hands import (
+    approve,
+    asked,
+    audit,
+    carrying,
+    command,
+    does,
+    output,
+    process,
+    running,
+    started,
+)
+from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.model_server import ModelServer
+from tests.tools.hostile import HOSTILE
+
+pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
+
+
+async def gone(token: str, within_s: float) -> float:
+    """How long it took until no process carries `token`."""
+    began = time.monotonic()
+    with anyio.fail_after(within_s):
+        while left := carrying(token):
+            for pid in left:
+                try:
+                    pidfd = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    continue
+                try:
+                    await anyio.wait_readable(pidfd)
+                finally:
+                    os.close(pidfd)
+    return time.monotonic() - began
+
+
+@pytest.mark.promise("RUN-20")
+async def test_a_harmless_command_runs_unasked_and_is_audited(it: GatewayProcess) -> None:
+    run_id = await it.run(command("echo hello; pwd"))
+    told = await output(it, run_id)
+    stream = await it.events(run_id)
+    assert "approval.request" not in stream.names
+    assert told["exit_code"] == 0
+    assert told["output"].startswith("hello\n")
+    first = stream.frames[0].data
+    assert (first["event"], first["sandbox"]) == ("run.started", "L2")
+    (entry,) = audit(it, run_id)
+    assert (entry["kind"], entry["result"], entry["posture"]) == ("call.allowed", "harmless", "L2")
+
+
+async def test_the_posture_is_told_in_health_and_in_every_prompt(it: GatewayProcess) -> None:
+    run_id = await it.run(command("make all"))
+    question = await asked(it, run_id)
+    assert "Sandbox: L2" in question["description"]
+    assert question["command"] == "make all"
+    _, health = await it.get("/health/detailed")
+    assert health["sandbox"]["level"] == "L2"
+    assert "bubblewrap" in health["sandbox"]["note"]
+
+
+@pytest.mark.promise("RUN-20")
+async def test_output_comes_while_the_command_runs_within_its_bounds(
+    it: GatewayProcess, tmp_path: Path
+) -> None:
+    script = "for i in $(seq 1 40); do echo line $i; sleep 0.05; done; yes | head -c 300000"
+    run_id = await it.run(command(script))
+    await approve(it, run_id)
+    stream = await it.events(run_id)
+    progress = [f.data for f in stream.frames if f.event == "tool.progress"]
+    assert progress[0]["delta"].startswith("line 1\n")
+    times = [p["timestamp"] for p in progress]
+    assert len(times) >= 3
+    for i in range(len(times) - 4):
+        assert times[i + 4] - times[i] >= 0.95, times
+    assert sum(len(p["delta"].encode()) for p in progress) <= 64 * 1024
+    settled = next(f for f in stream.frames if f.event == "tool.completed")
+    assert all(p["seq"] < settled.id for p in progress)
+    again = await it.events(run_id, after=stream.frames[0].id)
+    assert [f.raw for f in again.frames] == [f.raw for f in stream.frames[1:]]
+
+
+async def test_the_working_directory_is_kept_and_never_leaves_the_workspace(
+    it: GatewayProcess,
+) -> None:
+    session = "walker"
+    await does(it, command("mkdir -p a/b"), session_id=session)
+    await output(it, await it.run(command("cd a/b"), session_id=session))
+    told = await output(it, await it.run(command("pwd"), session_id=session))
+    assert told["output"].endswith("/a/b\n")
+    await it.kill()
+    await it.start()
+    told = await output(it, await it.run(command("pwd"), session_id=session))
+    assert told["output"].endswith("/a/b\n")
+    told = await does(it, command("cd /usr && pwd"), session_id=session)
+    assert told["output"] == "/usr\n"
+    told = await output(it, await it.run(command("pwd"), session_id=session))
+    assert told["output"].endswith("/a/b\n")
+
+
+@pytest.mark.fault("F-32")
+async def test_no_hostile_command_runs_unasked_over_http(it: GatewayProcess) -> None:
+    runs = [await it.run(command(text)) for text in HOSTILE]
+    for text, run_id in zip(HOSTILE, runs, strict=True):
+        stream = await it.events(run_id, until="approval.request")
+        assert "approval.request" in stream.names, text
+        assert not started(stream), text
+    _, health = await it.get("/health/detailed")
+    assert health["runs"]["running"] == 0
+    assert health["runs"]["waiting"] == len(HOSTILE)
+    told = await output(it, await it.run(command("echo not slowed")))  # nobody holds a place
+    assert told["output"] == "not slowed\n"
+
+
+@pytest.mark.fault("F-35")
+@pytest.mark.promise("RUN-12")
+async def test_where_nobody_can_answer_the_command_is_denied_and_the_model_told(
+    it: GatewayProcess,
+) -> None:
+    run_id = await it.run(command("make all"), answerable=False)
+    done = await it.finished(run_id)
+    assert "nobody can give one here" in done["output"]
+    stream = await it.events(run_id)
+    assert "approval.request" not in stream.names
+    assert not started(stream)
+    assert [e["kind"] for e in audit(it, run_id)] == ["call.denied"]
+
+
+@pytest.mark.fault("F-33")
+@pytest.mark.parametrize("what", ["script", "program"])
+async def test_what_was_changed_after_the_approval_is_denied_and_audited(
+    tmp_path: Path, model: ModelServer, what: str
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    script = work / "x.sh"
+    script.write_text("#!/bin/sh\necho good > effect\n")
+    script.chmod(0o755)
+    text = "sh x.sh" if what == "script" else "./x.sh"
+    config = f'[gateway]\nworkspace_roots = ["{work}"]\n[limits]\nrunning = 1\n'
+    async with gateway(tmp_path, model.base_url, config) as it:
+        run_id = await it.run(command(text), workspace=str(work))
+        await asked(it, run_id)
+        blocker = await it.run("tool:hang {}")  # takes the only place: nothing begins meanwhile
+        await it.events(blocker, until="tool.started")
+        await approve(it, run_id)
+        script.write_text("#!/bin/sh\necho evil > effect\n")
+        await it.post(f"/v1/runs/{blocker}/stop")
+        done = await it.finished(run_id)
+        assert "no longer what was approved" in done["output"]
+        assert not (work / "effect").exists()
+        assert [e["kind"] for e in audit(it, run_id)] == [
+            "call.asked",
+            "approval.answer",
+            "call.denied",
+        ]
+
+
+@pytest.mark.promise("RUN-13")
+async def test_a_session_grant_is_for_that_line_in_that_session_and_survives_a_restart(
+    it: GatewayProcess,
+) -> None:
+    text = "touch made"
+    run_id = await it.run(command(text), session_id="one")
+    question = await approve(it, run_id, "session")
+    assert "session" in question["choices"]
+    assert "touch made" in question["description"]  # the rule, in full
+    await it.finished(run_id)
+    await it.kill()
+    await it.start()
+    again = await it.run(command(text), session_id="one")
+    assert (await output(it, again))["exit_code"] == 0
+    assert "approval.request" not in (await it.events(again)).names
+    await asked(it, await it.run(command(text), session_id="two"))
+    await asked(it, await it.run(command("touch other"), session_id="one"))
+
+
+@pytest.mark.fault("F-36")
+async def test_the_policy_is_out_of_the_agents_reach(it: GatewayProcess) -> None:
+    before = (it.home / "config.toml").read_bytes()
+    tries = [
+        f"echo 'x = 1' > {it.home}/config.toml",
+        f"rm -rf {it.home}/journal.db {it.home}/audit.jsonl",
+        f"ln -s {it.home} h; echo x > h/config.toml",
+        f"python3 -c \"open('{it.home}/config.toml','w')\"",
+        f"cat {it.home}/api_key {it.home}/audit.jsonl",
+        f"curl -s --unix-socket {it.home}/run/front.sock http://x/v1/approvals",
+        f"kill -9 {it.pid}",
+    ]
+    for text in tries:
+        told = await does(it, command(text))
+        assert "x = 1" not in told["output"]
+    file = f'tool:write_file {{"path": "{it.home}/config.toml", "content": "x"}}'
+    await it.finished(await it.run(file))
+    assert (it.home / "config.toml").read_bytes() == before
+    assert it.alive
+    assert len(audit(it)) >= 2 * len(tries)
+
+
+@pytest.mark.fault("F-20")
+@pytest.mark.promise("RUN-14", "RUN-15", "RUN-17")
+async def test_a_stopped_pipeline_is_dead_and_its_run_cancelled(it: GatewayProcess) -> None:
+    token = secrets.token_hex(8)
+    text = command(f": {token}; sleep 1000 | cat")
+    run_id = await it.run(text)
+    await approve(it, run_id)
+    await it.events(run_id, until="tool.started")
+    await running(token)
+    began = time.monotonic()
+    status, body = await it.post(f"/v1/runs/{run_id}/stop")
+    acknowledged = time.monotonic() - began
+    assert (status, body) == (200, {"run_id": run_id, "status": "stopping"})
+    stream = await it.events(run_id)
+    took = time.monotonic() - began
+    assert stream.names[-1] == "run.cancelled"
+    assert not carrying(token), "cancelled means dead"
+    assert acknowledged <= 0.5
+    assert took <= 3
+    note(f"stop: acknowledged {acknowledged * 1000:.0f} ms, over {took * 1000:.0f} ms")
+    assert (await it.post(f"/v1/runs/{run_id}/stop"))[0] == 404
+
+
+@pytest.mark.fault("F-20")
+@pytest.mark.promise("RUN-14")
+async def test_a_command_that_ignores_term_is_dead_within_three_seconds(
+    it: GatewayProcess,
+) -> None:
+    token = secrets.token_hex(8)
+    script = f"trap '' TERM HUP INT; echo ready; while :; do sleep 1; done; : {token}"
+    run_id = await it.run(command(script))
+    await approve(it, run_id)
+    await it.events(run_id, until="tool.progress")
+    began = time.monotonic()
+    await it.post(f"/v1/runs/{run_id}/stop")
+    second = await it.post(f"/v1/runs/{run_id}/stop")
+    assert second == (200, {"run_id": run_id, "status": "stopping"})
+    stream = await it.events(run_id)
+    took = time.monotonic() - began
+    assert stream.names[-1] == "run.cancelled"
+    await gone(token, within_s=1)
+    assert took <= 3.5
+    note(f"resisting stop: {took:.2f} s")
+
+
+@pytest.mark.fault("F-22")
+async def test_endless_output_is_cut_and_the_run_sees_the_note(
+    it: GatewayProcess, tmp_path: Path
+) -> None:
+    before = resident_mb(it.pid)
+    seconds = float(os.environ.get("HOLDFAST_TORTURE_YES", "3"))
+    told = await does(it, command("yes", timeout=seconds))
+    assert told["truncated"]
+    assert "not shown" in told["output"]
+    assert len(told["output"].encode()) <= 33 * 1024
+    grown = resident_mb(it.pid) - before
+    assert grown <= 20
+    note(f"yes for {seconds:g} s: +{grown:.1f} MiB, {told['output_bytes']} bytes")
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+@pytest.mark.fault("F-23")
+async def test_a_command_that_eats_its_memory_is_killed_for_that(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    greedy = "perl -e 'push @x, q(x) x 2**20 while 1'"
+    async with gateway(tmp_path, model.base_url, "[terminal]\nmemory_mb = 150\n") as it:
+        pid = it.pid
+        told = await does(it, command(greedy))
+        assert told["error"] == "killed: memory"
+        assert it.pid == pid and it.alive
+
+
+@pytest.mark.fault("F-39")
+async def test_no_secret_is_in_a_commands_reach_or_result(tmp_path: Path) -> None:
+    from tests.fakes.model_server import serve
+
+    canary = f"sk-{secrets.token_hex(16)}"
+    async with serve() as model:
+        async with gateway(tmp_path, model.base_url, OPENAI_API_KEY=canary) as it:
+            half = len(canary) // 2
+            leak = f"printf %s {canary[:half]}; sleep 0.4; echo {canary[half:]}; env; cat /proc/*/environ"
+            run_id = await it.run(command(leak))
+            await approve(it, run_id)
+            done = await it.finished(run_id)
+            stream = await it.events(run_id)
+            assert canary not in stream.raw.decode()
+            assert canary not in done["output"]
+            assert "[redacted]" in done["output"]
+            await it.stop()
+        for path in it.home.rglob("*"):
+            if path.is_file() and path.name != "config.toml":
+                assert canary.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.promise("LATE-04")
+async def test_over_http_a_background_process_runs_and_says_that_nobody_will_be_told(
+    it: GatewayProcess,
+) -> None:
+    text = command("sleep 0.2; echo finished", background=True, notify_on_complete=True)
+    told = await does(it, text, session_id="s")
+    assert told["notify_on_complete"] is False
+    assert "poll" in told["notify_unsupported"]
+    waited = await output(
+        it, await it.run(process("wait", process_id=told["process_id"]), session_id="s")
+    )
+    assert waited["exit_code"] == 0
+    assert "finished" in waited["output"]
+
+
+@pytest.mark.promise("LATE-05", "LATE-08")
+async def test_who_asks_for_late_events_hears_of_the_end_on_the_sessions_stream(
+    it: GatewayProcess,
+) -> None:
+    text = command("echo done it", background=True, notify_on_complete=True)
+    told = await does(it, text, session_id="s", late="events")
+    assert told["notify_on_complete"] is True
+    assert "notify_unsupported" not in told
+    url = f"{it.url}/api/sessions/s/events"
+    from tests.fakes.gateway import Stream, read_events
+
+    stream = Stream(200)
+    async with it.http.get(url) as response:
+        with anyio.fail_after(20):
+            while stream.names.count("run.completed") < 2:
+                await read_events(response, stream, until="run.completed")
+                if stream.names.count("run.completed") < 2:
+                    stream.frames = [f for f in stream.frames if f.event != "run.completed"]
+                    break
+            await read_events(response, stream, until="run.completed")
+    ended = next(f.data for f in stream.frames if f.event == "process.ended")
+    assert (ended["process_id"], ended["exit_code"]) == (told["process_id"], 0)
+    assert "done it" in ended["output"]
+
+
+@pytest.mark.promise("LATE-05", "STOP-06")
+@pytest.mark.parametrize("how", ["kill", "stop"])
+async def test_a_background_process_dies_with_the_gateway_and_that_is_told(
+    it: GatewayProcess, model: ModelServer, how: str
+) -> None:
+    token = secrets.token_hex(8)
+    text = command(f": {token}; sleep 1000", background=True, notify_on_complete=True)
+    told = await does(it, text, session_id="s", late="events")
+    await running(token)
+    if how == "kill":
+        await it.kill()
+    else:
+        await it.stop()
+        assert not carrying(token)
+    await gone(token, within_s=2)
+    await it.start()
+    with anyio.fail_after(20):
+        while True:
+            _, body = await it.get("/api/sessions/s/messages")
+            said = [m["content"] for m in body["data"] if m["role"] == "user"]
+            if any("killed by the restart" in text for text in said):
+                break
+            await anyio.sleep(0.05)
+    assert told["process_id"] in said[-1]

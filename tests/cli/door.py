@@ -1,0 +1,104 @@
+"""A front door that says what a test tells it to: the operator's socket with nobody behind it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from aiohttp import web
+
+from holdfast.lock import SOCKET
+from tests.cli import Place
+
+RUN = "run_1"
+REQUEST = {
+    "request_id": "apr_1",
+    "call_id": "call_1",
+    "command": "rm -r build",
+    "description": "Sandbox: L2\nDirectory: /work",
+    "choices": ["once", "session", "always", "deny"],
+    "expires_at": 4e9,
+}
+
+
+class Door:
+    """One run whose events are said by the test, and what was asked for meanwhile."""
+
+    def __init__(self) -> None:
+        self.submitted: list[dict[str, Any]] = []
+        self.answers: list[tuple[str, str]] = []
+        self.waiting: list[dict[str, Any]] = []
+        self.looked = anyio.Event()  # somebody has asked what waits
+        self.answer: Callable[[], web.Response] = lambda: web.json_response(
+            {"run_id": RUN, "choice": self.answers[-1][1], "resolved": 1}
+        )
+        self._events: list[bytes] = []
+        self._said = anyio.Event()
+
+    def say(self, event: str, **fields: object) -> None:
+        """The run's next event. A request waits from then on."""
+        if event == "approval.request":
+            self.waiting.append({"run_id": RUN, **fields})
+        seq = len(self._events) + 1
+        body = {"event": event, "run_id": RUN, "timestamp": 0.0, "seq": seq, **fields}
+        self._events.append(b"id: %d\ndata: %s\n\n" % (seq, msgspec.json.encode(body)))
+        self._said.set()
+        self._said = anyio.Event()
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/runs", self._submit)
+        app.router.add_get(f"/v1/runs/{RUN}", self._status)
+        app.router.add_get(f"/v1/runs/{RUN}/events", self._stream)
+        app.router.add_get("/v1/approvals", self._approvals)
+        app.router.add_post("/v1/approvals/{id}", self._answer)
+        return app
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "openai/fake"}]})
+
+    async def _submit(self, request: web.Request) -> web.Response:
+        self.submitted.append(await request.json())
+        return web.json_response({"run_id": RUN, "status": "started"}, status=202)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        run = {"run_id": RUN, "status": "running", "session_id": "s", "created_at": 0.0}
+        return web.json_response(run | {"model": "openai/fake"})
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        sent = int(request.headers["Last-Event-ID"])
+        while True:
+            while sent == len(self._events):
+                await self._said.wait()
+            await response.write(self._events[sent])
+            sent += 1
+
+    async def _approvals(self, request: web.Request) -> web.Response:
+        self.looked.set()
+        return web.json_response({"data": self.waiting})
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.answers.append((request.match_info["id"], body["choice"]))
+        return self.answer()
+
+
+@asynccontextmanager
+async def door(place: Place) -> AsyncIterator[Door]:
+    """A door to the home of `place` for the length of a block."""
+    it = Door()
+    socket = place.home / SOCKET
+    socket.parent.mkdir(mode=0o700, parents=True)
+    runner = web.AppRunner(
+        it.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01
+    )
+    await runner.setup()
+    try:
+        await web.UnixSite(runner, str(socket)).start()
+        yield it
+    finally:
+        await runner.cleanup()

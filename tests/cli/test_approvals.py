@@ -1,0 +1,147 @@
+"""`holdfast approvals`: what waits, and the answers to it, from any terminal."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Place
+from tests.fakes.gateway import ROOT, GatewayProcess, gateway
+from tests.fakes.model_server import ModelServer, serve
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ModelServer]:
+    async with serve() as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path, model: ModelServer) -> Place:
+    place = Place(tmp_path)
+    place.environ |= {"PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": model.base_url}
+    place.environ |= {"HOLDFAST_MODEL": "openai/fake", "OPENAI_API_KEY": "sk-test"}
+    return place
+
+
+@pytest.fixture
+async def it(tmp_path: Path, model: ModelServer) -> AsyncIterator[GatewayProcess]:
+    async with gateway(tmp_path, model.base_url) as process:
+        yield process
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Path:
+    return tmp_path / "effects"
+
+
+def _lines(effects: Path) -> list[str]:
+    return effects.read_text().splitlines() if effects.exists() else []
+
+
+async def _wait(it: GatewayProcess, effects: Path, tag: str = "x") -> tuple[str, str]:
+    """A run that waits for an approval: its id, and the request's."""
+    run_id = await it.run(f'tool:risky {{"path": "{effects}", "tag": "{tag}"}}')
+    events = await it.events(run_id, until="approval.request")
+    return run_id, events.frames[-1].data["request_id"]
+
+
+@pytest.mark.usefixtures("it")
+async def test_that_nothing_waits_is_said(place: Place) -> None:
+    for args in ((), ("list",)):
+        result = await place.holdfast("approvals", *args)
+        assert (result.code, result.out, result.err) == (0, "Nothing waits.\n", "")
+    assert (await place.holdfast("approvals", "--json")).out == ""
+
+
+async def test_what_waits_is_shown_whole_and_approved_by_the_beginning_of_its_id(
+    place: Place, it: GatewayProcess, effects: Path
+) -> None:
+    run_id, name = await _wait(it, effects)
+    listed = await place.holdfast("approvals")
+    assert listed.code == 0
+    assert listed.out == (
+        f"{name}  expires in 10 min  {run_id}\n"
+        "  appends a line\n"
+        "  would run:\n"
+        "    bump x\n"
+        "  choices: once, session, deny\n"
+    )
+    (line,) = (await place.holdfast("approvals", "list", "--json")).out.splitlines()
+    found = json.loads(line)
+    assert (found["request_id"], found["run_id"], found["command"]) == (name, run_id, "bump x")
+
+    approved = await place.holdfast("approvals", "approve", name[:10])
+    assert (approved.code, approved.out, approved.err) == (0, f"{name} approved (once)\n", "")
+    assert (await it.finished(run_id))["output"] == "the tool said: bumped x"
+
+    again = await place.holdfast("approvals", "approve", name)
+    assert (again.code, again.out) == (1, "")
+    assert again.err == (
+        f"holdfast: nothing waits under {name}: it was answered, ran out or never was; "
+        "see what waits: holdfast approvals\n"
+    )
+
+
+async def test_nothing_is_approved_that_was_not_named(
+    place: Place, it: GatewayProcess, effects: Path
+) -> None:
+    _, name = await _wait(it, effects)
+    for args in (("approve",), ("approve", "apr_"), ("approve", "--session"), ("approve", "")):
+        result = await place.holdfast("approvals", *args)
+        assert (result.code, result.out) == (2, "")
+    assert (await place.holdfast("approvals", "approve", "apr_zzz")).code == 1
+    assert name in (await place.holdfast("approvals")).out
+    assert _lines(effects) == []
+
+
+async def test_the_only_one_that_waits_may_be_denied_without_its_id(
+    place: Place, it: GatewayProcess, effects: Path
+) -> None:
+    run_id, name = await _wait(it, effects)
+    _, other = await _wait(it, effects, "y")
+    unclear = await place.holdfast("approvals", "deny")
+    assert unclear.code == 2
+    assert unclear.err == f"holdfast: say which of 2: {name}, {other}\n"
+    assert (await place.holdfast("approvals", "deny", other)).out == f"{other} denied\n"
+    assert (await place.holdfast("approvals", "deny")).out == f"{name} denied\n"
+    assert "not approved" in (await it.finished(run_id))["output"]
+    nothing = await place.holdfast("approvals", "deny")
+    assert (nothing.code, nothing.err) == (1, "holdfast: nothing waits\n")
+    assert _lines(effects) == []
+
+
+async def test_a_wider_answer_has_to_be_said(
+    place: Place, it: GatewayProcess, effects: Path
+) -> None:
+    _, name = await _wait(it, effects)
+    assert (await place.holdfast("approvals", "approve", name, "--session", "--always")).code == 2
+    result = await place.holdfast("approvals", "approve", "--session", name)
+    assert (result.code, result.out) == (0, f"{name} approved (session)\n")
+
+
+async def test_without_an_owner_the_run_goes_on_in_the_terminal_that_answers(
+    place: Place, it: GatewayProcess, effects: Path
+) -> None:
+    run_id, name = await _wait(it, effects)
+    await it.kill()
+    assert name in (await place.holdfast("approvals")).out
+    result = await place.holdfast("approvals", "approve", name)
+    assert result.code == 0
+    assert result.out == f"{name} approved (once)\nthe tool said: bumped x\n"
+    assert f"nobody else serves the home: run {run_id} goes on here" in result.err
+    assert len(_lines(effects)) == 1
+    assert (await place.holdfast("approvals")).out == "Nothing waits.\n"
+
+
+async def test_the_help_says_what_can_be_answered_and_how(place: Place) -> None:
+    assert "approvals" in (await place.holdfast("--help")).out
+    text = (await place.holdfast("approvals", "--help")).out
+    assert "holdfast approvals approve ID" in text
+    assert "A request is answered once" in text
+    assert "typed before the question appeared is dropped" in (
+        await place.holdfast("run", "--help")
+    ).out.replace("\n", " ")

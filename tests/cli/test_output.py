@@ -1,0 +1,61 @@
+"""What a command says is text, whatever it wants to be."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.output import Output
+
+SEQUENCES = (
+    "\x1b[31m",
+    "\x1b[?25l",
+    "\x9b2J",
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://x\x1b\\",
+    "\x1bPq~\x1b\\",
+    "\x1b(B",
+    "\x1bc",
+    "\x1b7",
+)
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_a_sequence_is_taken_out_whole_wherever_it_is_cut(sequence: str) -> None:
+    text = f"a{sequence}b\tc\n"
+    for cut in range(len(text)):
+        output = Output()
+        assert output.text("x", text[:cut]) + output.text("x", text[cut:]) == "ab\tc\n"
+
+
+def test_a_bar_that_is_drawn_over_itself_becomes_lines() -> None:
+    output = Output()
+    pieces = ("10%\r", "20%\r", "30%\r", "\nend\r\n")
+    assert "".join(output.text("x", piece) for piece in pieces) == "10%\n20%\n30%\nend\n"
+
+
+def test_calls_do_not_get_into_each_others_sequences() -> None:
+    output = Output()
+    assert output.text("x", "a\x1b[") == "a"
+    assert output.text("y", "31m") == "31m"
+    assert output.text("x", "31mb") == "b"
+    output.text("x", "\x1b[")
+    output.end("x")
+    assert output.text("x", "31m") == "31m"
+
+
+def test_what_never_ends_is_not_kept_back_for_ever() -> None:
+    output = Output()
+    assert "still here" in output.text("x", "\x1b]" + "x" * 5_000 + "still here")
+
+
+PIECES = st.lists(st.text() | st.sampled_from([*SEQUENCES, "\x1b", "\x1b[", "\r", "\u202e"]))
+
+
+@given(PIECES)
+def test_no_control_gets_through(pieces: list[str]) -> None:
+    output = Output()
+    shown = "".join(output.text("x", piece) for piece in pieces)
+    assert not [c for c in shown if unicodedata.category(c) == "Cc" and c not in "\n\t"]
+    assert not {"\u202e", "\u2028", "\u2066"} & set(shown)

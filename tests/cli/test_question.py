@@ -1,0 +1,64 @@
+"""A request as text: whole, visible, and no choice hidden behind another."""
+
+import pytest
+
+from holdfast.cli import question
+from holdfast.cli.wire import Approval
+
+
+def asked(command: str = "ls", description: str = "", choices: tuple[str, ...] = ()) -> Approval:
+    return Approval("apr_1", "run_1", "call_1", command, description, choices, 0.0)
+
+
+def test_what_would_run_is_shown_to_its_last_character() -> None:
+    long = "x" * 20_000 + " end"
+    assert question.body(asked(long)).endswith(long)
+
+
+def test_nothing_in_a_request_steers_the_terminal_or_passes_for_our_own_line() -> None:
+    shown = question.body(asked("a\r\x1b[2Kb\u202ec\napr_1  [o]nce ? ", "why\n\x9b"))
+    assert shown.split("\n") == [
+        "  why",
+        "  \\u{9b}",
+        "  would run:",
+        "    a\\u{d}\\u{1b}[2Kb\\u{202e}c",
+        "    apr_1  [o]nce ? ",
+    ]
+
+
+def test_what_the_server_has_escaped_stays_as_it_is() -> None:
+    assert "    echo \\u{202e} \\u{5c}u{41}" in question.body(asked("echo \\u{202e} \\u{5c}u{41}"))
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (-1, "has expired"),
+        (0, "has expired"),
+        (0.2, "expires in 1 s"),
+        (42.4, "expires in 42 s"),
+        (540, "expires in 9 min"),
+        (599.9, "expires in 10 min"),
+        (3 * 3600, "expires in 3 h"),
+        (7 * 86_400, "expires in 7 d"),
+    ],
+)
+def test_the_time_that_is_left_is_said_in_words(left: float, said: str) -> None:
+    assert question.in_words(left) == said
+
+
+def test_every_choice_is_spelt_out_and_answered_by_its_name_or_its_letter() -> None:
+    choices = ("once", "session", "always", "deny")
+    assert question.prompt(asked(choices=choices)) == (
+        "apr_1  [o]nce  [s]ession  [a]lways  [d]eny ? "
+    )
+    typed = question.words(choices)
+    assert typed["o"] == typed["once"] == "once"
+    assert typed["a"] == "always"
+    assert not {"", "y", "on"} & typed.keys()
+
+
+def test_a_letter_that_two_choices_share_stands_for_neither() -> None:
+    choices = ("deny", "detach", "once")
+    assert question.prompt(asked(choices=choices)) == "apr_1  [deny]  [detach]  [o]nce ? "
+    assert question.words(choices).keys() == {"deny", "detach", "o", "once"}

@@ -1,0 +1,285 @@
+"""What runs in the background is known until it has ended, and tells only what can arrive."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
+from typing_extensions import override
+
+from holdfast.core.process import (
+    KEEP_ENDED,
+    WATCH_EVERY_S,
+    WATCH_MOST,
+    Cause,
+    Event,
+    Notice,
+    Process,
+    ProcessEnded,
+    Processes,
+    ProcessMatched,
+    ProcessStarted,
+    Status,
+    ended_text,
+    evolve,
+    how,
+    matched_text,
+    may_tell,
+    name,
+    notice,
+)
+from holdfast.core.run import Origin
+from holdfast.core.types import CallId, ProcessId, RunId
+from holdfast.errors import IllegalTransition
+
+RUN, CALL, ID = RunId("run"), CallId("call"), ProcessId("proc")
+
+
+def started(process_id: ProcessId = ID) -> ProcessStarted:
+    return ProcessStarted(
+        process_id=process_id, started_by=RUN, call_id=CALL, command="make all", notify=True
+    )
+
+
+def matched(process_id: ProcessId = ID, offset: int = 7) -> ProcessMatched:
+    return ProcessMatched(process_id=process_id, offset=offset, lines="error: no")
+
+
+def ended(process_id: ProcessId = ID, cause: Cause = Cause.EXITED) -> ProcessEnded:
+    return ProcessEnded(process_id=process_id, cause=cause, exit_code=0, tail="done\n")
+
+
+FACTS: dict[str, Event] = {"it begins": started(), "it writes": matched(), "it ends": ended()}
+BEFORE: dict[str, Processes] = {
+    "not known": {},
+    "running": {ID: Process(started(), 1.0)},
+    "ended": {ID: Process(started(), 1.0, Status.ENDED, ended=ended())},
+}
+ALLOWED: dict[tuple[str, str], Process] = {
+    ("not known", "it begins"): Process(started(), 5.0),
+    ("running", "it writes"): Process(started(), 1.0, matches=1, matched_at=5.0, offset=7),
+    ("running", "it ends"): Process(started(), 1.0, Status.ENDED, ended=ended()),
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("fact", FACTS)
+def test_every_status_meets_every_fact_as_stated(before: str, fact: str) -> None:
+    processes = dict(BEFORE[before])
+    if (before, fact) in ALLOWED:
+        assert evolve(processes, FACTS[fact], 5.0) == {ID: ALLOWED[before, fact]}
+    else:
+        why = "which was started" if fact == "it begins" else f"while proc is {before}"
+        with pytest.raises(IllegalTransition, match=why):
+            evolve(processes, FACTS[fact], 5.0)
+    assert processes == BEFORE[before]
+
+
+def test_only_an_ended_process_is_over() -> None:
+    assert [s for s in Status if s.final] == [Status.ENDED]
+
+
+def test_a_fact_about_one_process_leaves_the_others_alone() -> None:
+    other = ProcessId("other")
+    both = evolve(evolve({}, started(), 1.0), started(other), 2.0)
+    assert evolve(both, ended(), 3.0)[other] == Process(started(other), 2.0)
+
+
+def test_the_process_of_a_call_is_always_called_the_same_and_like_no_other() -> None:
+    assert name(RUN, CALL) == name(RunId("run"), CallId("call"))
+    others = {name(RunId("run2"), CALL), name(RUN, CallId("call2")), name(RunId("call"), CALL)}
+    assert len(others | {name(RUN, CALL)}) == 4
+    assert name(RUN, CALL).startswith("proc_")
+
+
+CAN, CANNOT = Origin(platform="cli", late=True), Origin(platform="api_server")
+ASKED_FOR = [(False, ()), (True, ()), (False, ("error",)), (True, ("error",))]
+
+
+@pytest.mark.parametrize(("notify", "watch"), ASKED_FOR)
+def test_where_late_words_arrive_all_that_was_asked_for_is_kept(
+    notify: bool, watch: tuple[str, ...]
+) -> None:
+    assert notice(CAN, notify=notify, watch=watch) == Notice(notify, watch, "")
+
+
+@pytest.mark.promise("LATE-04")
+@pytest.mark.parametrize(
+    ("notify", "watch", "named"),
+    [
+        (True, (), "notify_on_complete is not possible"),
+        (False, ("error",), "watch_patterns is not possible"),
+        (True, ("error",), "notify_on_complete and watch_patterns is not possible"),
+    ],
+)
+def test_where_nothing_arrives_late_nothing_is_watched_and_the_model_is_told_to_poll(
+    notify: bool, watch: tuple[str, ...], named: str
+) -> None:
+    kept = notice(CANNOT, notify=notify, watch=watch)
+    assert (kept.notify, kept.watch) == (False, ())
+    assert kept.unsupported.startswith(named)
+    assert "(api_server)" in kept.unsupported and "action poll" in kept.unsupported
+    assert "this door" in notice(Origin(), notify=notify, watch=watch).unsupported
+
+
+@pytest.mark.promise("LATE-04")
+def test_who_asked_for_nothing_late_is_told_of_no_limit() -> None:
+    assert notice(CANNOT, notify=False, watch=()) == Notice(notify=False, watch=(), unsupported="")
+
+
+RUNNING = Process(started(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("matches", "since", "may"),
+    [
+        (1, WATCH_EVERY_S, True),
+        (1, WATCH_EVERY_S - 0.1, False),
+        (WATCH_MOST - 1, WATCH_EVERY_S, True),
+        (WATCH_MOST, 1e9, False),
+    ],
+)
+def test_lines_are_told_not_too_often_and_not_for_ever(
+    matches: int, since: float, may: bool
+) -> None:
+    process = replace(RUNNING, matches=matches, matched_at=1_000.0)
+    assert may_tell(process, 1_000.0 + since) is may
+
+
+def test_the_first_lines_are_told_at_once() -> None:
+    assert may_tell(Process(started(), 1_000.0), 1_000.0)
+
+
+def test_lines_that_match_say_whose_they_are_and_when_they_are_the_last() -> None:
+    text = matched_text(RUNNING, "error: no")
+    assert "proc wrote lines" in text and "make all" in text and text.endswith("\nerror: no")
+    last = matched_text(replace(RUNNING, matches=WATCH_MOST - 1), "error: no")
+    assert last.startswith(text) and "the last such message" in last
+
+
+def test_the_end_says_how_it_came_and_what_was_written_last() -> None:
+    text = ended_text(RUNNING, ended())
+    assert text.startswith("[Background process proc has ended: exit code 0. Command: make all]")
+    assert text.endswith("output:\ndone\n")
+    assert ended_text(RUNNING, replace(ended(), tail="")).endswith("]\nIt wrote nothing.")
+
+
+ENDS = {
+    "exited": "exit code 0",
+    "timeout": "killed: it ran out of time",
+    "killed": "killed on request",
+    "memory": "killed: memory",
+    "restart": "killed by the restart of the gateway",
+    "lost": "lost: it is gone, and nobody knows how it ended",
+}
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_every_end_is_told_as_what_it_was(cause: Cause) -> None:
+    assert how(ended(cause=cause)) == ENDS[cause.value]
+
+
+def test_a_signal_nobody_of_us_sent_is_named() -> None:
+    assert how(replace(ended(), exit_code=None, signal=11)) == "killed by signal 11"
+
+
+FACT_OF: dict[type[Event], Callable[[ProcessId], Event]] = {
+    ProcessStarted: started,
+    ProcessMatched: matched,
+    ProcessEnded: ended,
+}
+
+
+class Background(RuleBasedStateMachine):
+    """Processes come, write, and go; somebody watches their lines; some facts are nonsense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.processes: Processes = {}
+        self.journal: list[tuple[Event, float]] = []
+        self.running: list[ProcessId] = []
+        self.told: dict[ProcessId, list[float]] = {}
+        self.names = 0
+
+    def record(self, fact: Event) -> None:
+        self.processes = evolve(self.processes, fact, self.now)
+        self.journal.append((fact, self.now))
+
+    @rule(seconds=st.sampled_from([1.0, WATCH_EVERY_S, 300.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(many=st.integers(1, KEEP_ENDED + 2))
+    def some_begin(self, many: int) -> None:
+        for _ in range(many):
+            self.names += 1
+            process_id = ProcessId(f"proc-{self.names}")
+            before = {p for p, was in self.processes.items() if was.status.final}
+            self.record(started(process_id))
+            self.running.append(process_id)
+            kept = before & set(self.processes)
+            assert len(kept) == min(len(before), KEEP_ENDED)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), writes=st.integers(1, WATCH_MOST + 2), pause=st.sampled_from([1.0, 60.0]))
+    def one_writes_what_is_watched_for(
+        self, data: st.DataObject, writes: int, pause: float
+    ) -> None:
+        process_id = data.draw(st.sampled_from(self.running))
+        for _ in range(writes):
+            self.now += pause
+            if may_tell(self.processes[process_id], self.now):
+                self.record(matched(process_id, offset=len(self.journal)))
+                self.told.setdefault(process_id, []).append(self.now)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), many=st.integers(1, KEEP_ENDED + 2), cause=st.sampled_from(Cause))
+    def some_end(self, data: st.DataObject, many: int, cause: Cause) -> None:
+        for process_id in data.draw(st.permutations(self.running))[:many]:
+            self.running.remove(process_id)
+            self.record(ended(process_id, cause))
+            assert self.processes[process_id].status is Status.ENDED
+
+    @rule(data=st.data(), fact=st.sampled_from(list(FACT_OF)))
+    def what_cannot_be_changes_nothing(self, data: st.DataObject, fact: type[Event]) -> None:
+        known = [p for p, was in self.processes.items() if was.status.final]
+        if fact is ProcessStarted:
+            known += self.running
+        else:
+            known.append(ProcessId("nobody"))
+        if not known:
+            return
+        before = self.processes
+        with pytest.raises(IllegalTransition):
+            self.record(FACT_OF[fact](data.draw(st.sampled_from(known))))
+        assert self.processes is before
+
+    @invariant()
+    def none_that_runs_is_forgotten(self) -> None:
+        live = [p for p, was in self.processes.items() if not was.status.final]
+        assert sorted(live) == sorted(self.running)
+
+    @invariant()
+    def watched_lines_come_a_few_at_a_time(self) -> None:
+        for times in self.told.values():
+            assert len(times) <= WATCH_MOST
+            assert all(b - a >= WATCH_EVERY_S for a, b in zip(times, times[1:], strict=False))
+
+    @override
+    def teardown(self) -> None:
+        """The journal tells the same story."""
+        again: Processes = {}
+        for fact, at in self.journal:
+            again = evolve(again, fact, at)
+        assert again == self.processes
+        for process_id, process in again.items():
+            assert process.matches == len(self.told.get(process_id, ()))
+
+
+TestBackground = Background.TestCase
+TestBackground.settings = settings(
+    max_examples=50, phases=set(Phase) - {Phase.explain}, deadline=None
+)

@@ -1,0 +1,211 @@
+"""kill -9 around a command: it runs once at most, and what is known of it is told."""
+
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+
+from tests.behaviour.figures import note
+from tests.behaviour.hands import approve, carrying, command, does, output, running
+from tests.crash import kills
+from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.model_server import ModelServer, serve
+
+pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
+
+# Deaf to TERM and hang-ups: itself, a session of its own, a daemon, a nohup, a job.
+NASTY = """\
+trap '' TERM HUP INT
+stay='trap "" TERM HUP INT; while :; do sleep 1000; done'
+setsid sh -c "$stay" TOKEN &
+(setsid sh -c "$stay" TOKEN &)
+nohup sh -c "$stay" TOKEN > /dev/null &
+sh -c "$stay" TOKEN &
+sleep 0.2; echo up
+while :; do sleep 1000; done
+"""
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ModelServer]:
+    async with serve() as server:
+        yield server
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.fixture
+async def it(tmp_path: Path, work: Path, model: ModelServer) -> AsyncIterator[GatewayProcess]:
+    config = f'[gateway]\nworkspace_roots = ["{work}"]\n'
+    async with gateway(tmp_path, model.base_url, config) as process:
+        yield process
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def appears(folder: Path, pattern: str) -> None:
+    with anyio.fail_after(20):
+        while not list(folder.glob(pattern)):
+            await anyio.sleep(0.01)  # written by another process
+
+
+@pytest.mark.fault("F-06")
+@pytest.mark.promise("BACK-10")
+async def test_a_result_written_while_the_gateway_was_gone_is_adopted_and_not_run_again(
+    it: GatewayProcess, work: Path
+) -> None:
+    script = "echo x >> effect; while [ ! -e go ]; do sleep 0.02; done; echo the result"
+    run_id = await it.run(command(script), workspace=str(work))
+    await approve(it, run_id)
+    await appears(work, "effect")
+    it.signal(signal.SIGSTOP)  # it sees and writes nothing any more
+    (work / "go").touch()
+    await appears(it.home / "calls", "*/exit.json")
+    await it.kill()
+    await it.start()
+    told = await output(it, run_id)
+    assert (told["exit_code"], told["output"]) == (0, "the result\n")
+    assert lines(work / "effect") == ["x"]
+    assert (await it.events(run_id)).names.count("tool.started") == 1
+    await it.stop()
+    assert not list((it.home / "calls").iterdir()), "evidence that was adopted is let go"
+
+
+@pytest.mark.fault("F-05")
+@pytest.mark.promise("BACK-10")
+async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
+    it: GatewayProcess, work: Path
+) -> None:
+    token = secrets.token_hex(8)
+    script = f"echo x >> effect; echo so far; sleep 1000; : {token}"
+    run_id = await it.run(command(script), workspace=str(work))
+    await approve(it, run_id)
+    await it.events(run_id, until="tool.progress")
+    await it.kill()
+    with anyio.fail_after(2):
+        while carrying(token):
+            await anyio.sleep(0.01)
+    await it.start()
+    done = await it.finished(run_id)
+    assert "killed with it" in done["output"]
+    assert "so far" in done["output"]
+    assert lines(work / "effect") == ["x"]
+
+
+@pytest.mark.fault("F-05")
+@pytest.mark.debian("strace")
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        pytest.param("memfd_create", 1, id="recorded, nothing prepared"),
+        pytest.param("memfd_create", 2, id="before the spawn"),
+        pytest.param("pidfd_open", 1, id="just after the spawn"),
+    ],
+)
+async def test_killed_around_the_spawn_it_ran_once_at_most_and_that_is_told(
+    it: GatewayProcess, work: Path, call: str, number: int
+) -> None:
+    await it.get("/health/detailed")
+    run_id = await it.run(command("echo x >> effect"), workspace=str(work))
+    await _posture_known(it)
+    async with kills.attached(it, call, number):
+        try:
+            await approve(it, run_id)
+        except aiohttp.ClientError:
+            pass  # it died before it could answer
+        await it.ended()
+    await it.start()
+    done = await it.finished(run_id)
+    ran = lines(work / "effect")
+    assert ran in ([], ["x"])
+    assert done["status"] == "completed"
+    assert (await it.events(run_id)).names.count("tool.started") == 1
+    told = done["output"]
+    assert "killed with it" in told or "Not started" in told or '"exit_code":0' in told
+    if "Not started" in told:
+        assert ran == []
+
+
+async def _posture_known(it: GatewayProcess) -> None:
+    with anyio.fail_after(20):
+        while not (await it.get("/health/detailed"))[1]["sandbox"]["level"]:
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.fault("F-19")
+@pytest.mark.promise("STOP-06")
+@pytest.mark.parametrize("also_shim", [False, True], ids=["gateway", "gateway and shim"])
+async def test_nothing_nasty_survives_a_killed_gateway(
+    it: GatewayProcess, work: Path, *, also_shim: bool
+) -> None:
+    token = secrets.token_hex(8)
+    run_id = await it.run(command(NASTY.replace("TOKEN", token)), workspace=str(work))
+    await approve(it, run_id)
+    await it.events(run_id, until="tool.progress")  # all of it is up
+    alive = await running(token)
+    assert len(alive) >= 5
+    shims = kills.shims(it.pid) if also_shim else []
+    assert bool(shims) is also_shim
+    began = time.monotonic()
+    for pid in shims:
+        kills.kill(pid)
+    await it.kill()
+    with anyio.fail_after(2):
+        while carrying(token):
+            await anyio.sleep(0.01)
+    note(f"all dead {1000 * (time.monotonic() - began):.0f} ms after kill -9")
+    await it.start()
+    done = await it.finished(run_id)
+    assert "killed with it" in done["output"]
+
+
+@pytest.mark.promise("STOP-05", "STOP-06")
+async def test_a_shutdown_ends_commands_that_ignore_term(it: GatewayProcess, work: Path) -> None:
+    token = secrets.token_hex(8)
+    script = f"trap '' TERM HUP INT; echo ready; while :; do sleep 1; done; : {token}"
+    run_id = await it.run(command(script), workspace=str(work))
+    await approve(it, run_id)
+    await it.events(run_id, until="tool.progress")
+    began = time.monotonic()
+    assert await it.stop() == 0
+    took = time.monotonic() - began
+    assert not carrying(token)
+    assert took <= 10
+    note(f"SIGTERM to exit with a command that ignores it: {took:.1f} s")
+    await it.start()
+    assert (await it.finished(run_id))["status"] == "completed"
+
+
+@pytest.mark.promise("STOP-06", "BACK-10")
+async def test_what_was_granted_to_detach_lives_on_and_is_attached_again(
+    it: GatewayProcess, work: Path
+) -> None:
+    script = "echo x >> effect; while [ ! -e go ]; do sleep 0.02; done; echo went on"
+    text = command(script, background=True, notify_on_complete=True, detach=True)
+    told = await does(it, text, workspace=str(work), session_id="s", late="events")
+    await appears(work, "effect")
+    await it.kill()
+    await it.start()
+    (work / "go").touch()
+    with anyio.fail_after(20):
+        while True:
+            _, body = await it.get("/api/sessions/s/messages")
+            said = [m["content"] for m in body["data"] if m["role"] == "user"]
+            if len(said) > 1:
+                break
+            await anyio.sleep(0.05)
+    assert told["process_id"] in said[-1]
+    assert "exit code 0" in said[-1]
+    assert "went on" in said[-1]
+    assert lines(work / "effect") == ["x"]

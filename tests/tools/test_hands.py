@@ -1,0 +1,300 @@
+"""The hands, by real commands: what can be read of them, how they end, what they leave."""
+
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+from anyio.abc import TaskGroup
+
+from holdfast.core.process import Cause, ProcessStarted, name
+from holdfast.core.process import Process as Journaled
+from holdfast.core.redaction import REDACTED, Redactor
+from holdfast.core.run import Origin
+from holdfast.core.types import CallId, Owner, ProcessId, RunId, SessionId, SessionKey
+from holdfast.tools import shim, terminal, tool
+from holdfast.tools.hands import MARGIN, Clock, Hands
+from holdfast.tools.sandbox import Level, Posture, Sandbox
+from holdfast.tools.spawn import Spawner
+from holdfast.tools.terminal import Terminal
+from holdfast.tools.tool import Context, Done, Outcome
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "sesame-4711-open-the-door"
+RUN = RunId("run_1")
+KEY = SessionKey(Owner("operator"), SessionId("one"))
+PROGRAMS = "bash cat head env seq sleep sh stty python3 yes tr mkfifo mkdir rm grep ls tail".split()
+L2 = pytest.param("L2", marks=pytest.mark.debian("bwrap"))
+RUNGS = pytest.mark.parametrize("rung", [L2, "L1", "L0"])
+
+
+class WallClock:
+    """The real one."""
+
+    def now(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+class Bare(Sandbox):
+    """A machine on which nothing holds."""
+
+    async def probe(self) -> Posture:  # type: ignore[explicit-override]
+        return self.posture
+
+
+class NoBlobs:
+    def put(self, data: bytes) -> str:
+        raise AssertionError("a command keeps nothing")
+
+
+async def nobody(host: str) -> bool:
+    return False
+
+
+class Desk:
+    """Hands with a workspace, and the tools of a session."""
+
+    def __init__(self, root: Path, rung: str, tasks: TaskGroup, clock: Clock) -> None:
+        self.root, self.tasks = root, tasks
+        self.workspace = root / "home" / "workspaces" / "one"
+        self.workspace.mkdir(parents=True, exist_ok=True)
+        (root / "user").mkdir(exist_ok=True)
+        self.spawner = Spawner(root / "calls", os.getpid(), time.time)
+        self.sandbox = _sandbox(root, rung)
+        self.hands = Hands(self.spawner, self.sandbox, Redactor([SECRET]), tasks, clock)
+        (self.terminal,) = terminal.tools(self.hands)
+        self.said: list[str] = []
+        self.processes: dict[ProcessId, Journaled] = {}
+
+    def context(self, call: str = "call", **other: Any) -> Context:
+        fields: dict[str, Any] = {
+            "session": KEY,
+            "run_id": RUN,
+            "call_id": CallId(call),
+            "workspace": self.workspace,
+            "blobs": NoBlobs(),
+            "cwd": str(self.workspace),
+            "origin": Origin(platform="cli", late=True),
+            "processes": self.processes,
+            "hosts": (),
+            "progress": self.said.append,
+            "may_reach": nobody,
+        }
+        return Context(**(fields | other))
+
+    async def run(self, command: str, call: str = "call", **asked: Any) -> Outcome:
+        """Run it as a call of its own."""
+        return await self.terminal.run(self.context(call), Terminal(command, **asked))
+
+    async def result(self, command: str, call: str = "call", **asked: Any) -> dict[str, Any]:
+        return read(await self.run(command, call, **asked))
+
+    async def begin(self, command: str, call: str = "call", **asked: Any) -> ProcessId:
+        """Start it in the background, and write it down as the engine would."""
+        outcome = await self.run(command, call, background=True, **asked)
+        assert isinstance(outcome, Done)
+        assert outcome.background is not None
+        b = outcome.background
+        started = ProcessStarted(
+            process_id=b.process_id, started_by=RUN, call_id=CallId(call), command=b.command
+        )
+        self.processes[b.process_id] = Journaled(started, time.time())
+        return b.process_id
+
+
+def read(outcome: Outcome) -> dict[str, Any]:
+    assert isinstance(outcome, Done), outcome
+    found = msgspec.json.decode(outcome.text)
+    assert isinstance(found, dict)
+    return found
+
+
+def _sandbox(root: Path, rung: str) -> Sandbox:
+    """The real one, on a machine that has what this rung needs and no more."""
+    folder = root / "bin"
+    folder.mkdir(exist_ok=True)
+    for program in [*PROGRAMS, *(["bwrap"] if rung == "L2" else [])]:
+        found, link = shutil.which(program, path="/usr/bin:/bin"), folder / program
+        if found and not link.is_symlink():
+            link.symlink_to(found)
+    kind = Bare if rung == "L0" else Sandbox
+    path = ["/usr/bin", "/bin"] if rung == "L2" else [str(folder)]
+    return kind(root / "home", root / "user", allow_none=rung == "L0", exec_path=path)
+
+
+@asynccontextmanager
+async def desk(root: Path, rung: str = "L0", clock: Clock | None = None) -> AsyncIterator[Desk]:
+    async with anyio.create_task_group() as tasks:
+        found = Desk(root, rung, tasks, clock or WallClock())
+        assert (await found.hands.posture()).level is Level[rung]
+        try:
+            yield found
+        finally:
+            with anyio.CancelScope(shield=True):
+                await found.hands.kill_all()
+                await found.spawner.aclose()
+            tasks.cancel_scope.cancel()
+
+
+async def test_they_are_what_the_engine_expects(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        hands: tool.Hands = it.hands
+        assert hands.known() == []
+
+
+async def test_the_sandbox_is_tried_once_for_everybody(tmp_path: Path) -> None:
+    tried: list[int] = []
+
+    class Counting(Bare):
+        async def probe(self) -> Posture:  # type: ignore[explicit-override]
+            tried.append(1)
+            await anyio.lowlevel.checkpoint()
+            return self.posture
+
+    async with anyio.create_task_group() as tasks:
+        sandbox = Counting(tmp_path, tmp_path, allow_none=True)
+        spawner = Spawner(tmp_path / "calls", os.getpid(), time.time)
+        hands = Hands(spawner, sandbox, Redactor([]), tasks, WallClock())
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(hands.posture)
+    assert tried == [1]
+
+
+async def test_an_end_is_told_with_the_last_of_the_output(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        found = await it.begin(f"seq 3000; echo {SECRET}; exit 3")
+        ended = await it.hands.ended(found)
+        assert (ended.cause, ended.exit_code, ended.process_id) == (Cause.EXITED, 3, found)
+        assert ended.tail.endswith(f"\n3000\n{REDACTED}\n")
+        assert len(ended.tail) <= 4096
+        assert ended == await it.hands.ended(found)
+
+
+async def test_a_process_that_nobody_knows_is_lost(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        assert (await it.hands.ended(ProcessId("proc_no"))).cause is Cause.LOST
+
+
+async def test_traces_name_session_and_process_until_they_are_forgotten(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        found = await it.begin("true")
+        await it.hands.ended(found)
+        assert it.hands.known() == [(KEY, found)]
+        assert found == name(RUN, CallId("call"))
+        it.hands.forget(found)
+        assert it.hands.known() == []
+
+
+@pytest.mark.promise("LATE-05")
+async def test_what_a_leaving_gateway_killed_was_killed_by_the_restart(tmp_path: Path) -> None:
+    async with desk(tmp_path) as first:
+        found = await first.begin("echo begun; sleep 1000")
+        await first.hands.lines(found, 0, ("begun",))
+    async with desk(tmp_path) as second:
+        await second.hands.sweep()
+        ended = await second.hands.ended(found)
+        assert (ended.cause, ended.tail) == (Cause.RESTART, "begun\n")
+
+
+async def test_what_ended_by_itself_while_nobody_watched_ended_by_itself(tmp_path: Path) -> None:
+    async with desk(tmp_path) as first:
+        found = await first.begin("exit 4")
+        await first.hands.ended(found)
+    async with desk(tmp_path) as second:
+        ended = await second.hands.ended(found)
+        assert (ended.cause, ended.exit_code) == (Cause.EXITED, 4)
+
+
+@pytest.mark.promise("STOP-06")
+async def test_a_detached_process_is_taken_up_again_and_killed_on_request(tmp_path: Path) -> None:
+    async with desk(tmp_path) as first:
+        found = await first.begin("sleep 1000", detach=True)
+    async with desk(tmp_path) as second:
+        await second.hands.sweep()
+        async with anyio.create_task_group() as group:
+            group.start_soon(second.hands.ended, found)  # as the engine does
+            await anyio.lowlevel.checkpoint()
+            assert [live.id for live in second.hands.mine(KEY)] == [found]
+            assert (await second.hands.kill(found)).cause is Cause.KILLED
+    os.waitpid(-1, 0)  # noqa: ASYNC222 — it has ended; a real successor is not its parent
+
+
+async def test_lines_that_are_watched_for_are_told_whole(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        found = await it.begin("echo ready one; echo other; printf 'ready t'; cat; sleep 1000")
+        with anyio.fail_after(20):
+            assert await it.hands.lines(found, 0, ("ready", "never")) == ("ready one", 16)
+            async with anyio.create_task_group() as group:
+                group.start_soon(it.hands.write, found, f"wo {SECRET}\n".encode())
+                text, offset = await it.hands.lines(found, 16, ("ready",))
+        assert text == f"ready two {REDACTED}"
+        assert offset == it.hands.output(found).size
+
+
+async def test_of_many_or_long_lines_some_are_told(tmp_path: Path) -> None:
+    script = "python3 -c \"print('hit' + 'x' * 9000); print('hit\\n' * 100)\"; cat"
+    async with desk(tmp_path) as it:
+        found = await it.begin(script)
+        with anyio.fail_after(20):
+            text, offset = await it.hands.lines(found, 0, ("hit",))
+        assert len(text.split("\n")) == 20
+        assert max(map(len, text.split("\n"))) == 500
+        assert offset > 9000
+
+
+async def test_without_such_lines_nobody_is_told(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        found = await it.begin("echo other")
+        await it.hands.ended(found)
+        with anyio.move_on_after(0.1) as scope:
+            await it.hands.lines(found, 0, ("ready",))
+        assert scope.cancelled_caught
+
+
+async def test_a_last_line_without_an_end_counts_once_the_process_is_over(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        found = await it.begin("printf ready")
+        await it.hands.ended(found)
+        assert await it.hands.lines(found, 0, ("ready",)) == ("ready", 5)
+
+
+async def test_parts_of_an_output_add_up_to_the_clean_whole(tmp_path: Path) -> None:
+    text = f"ä {SECRET}{SECRET[:9]} é {SECRET}\n{SECRET[:-1]}\n€ {SECRET[:5]}"
+    (tmp_path / "text").write_text(text)
+    async with desk(tmp_path) as it:
+        found = await it.begin(f"cat {tmp_path / 'text'}")
+        await it.hands.ended(found)
+        output = it.hands.output(found)
+        for size in (1, 2, 3, 7, 20, 1000):
+            parts, at = [], 0
+            while at < output.size:
+                part, begin, at = output.page(at, size, over=True)
+                assert begin == at - min(size, len(text.encode()) - begin)
+                parts.append(part)
+            assert "".join(parts) == Redactor([SECRET]).clean(text)
+
+
+async def test_where_output_was_dropped_no_half_secret_shows(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        total = (shim.KEPT + 3 * shim.CHUNK) // len(SECRET) * len(SECRET)
+        script = f"yes {SECRET} | tr -d '\\n' | head -c {total}"
+        await it.hands.ended(await it.begin(script))
+        output = it.hands.output(name(RUN, CallId("call")))
+        for start in (0, shim.HEAD - 10, shim.HEAD, shim.HEAD + 5, total - 100):
+            part, begin, stop = output.page(start, 1000, over=True)
+            assert "sesame" not in part.replace(REDACTED, "")
+            assert start <= begin <= stop
+        _, begin, _ = output.page(shim.HEAD, 1000, over=True)
+        assert begin == total - shim.RING + shim.CHUNK + MARGIN
