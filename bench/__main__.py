@@ -16,10 +16,13 @@ from pathlib import Path
 
 import msgspec
 
+from bench import sections
+from bench.hands import hands
 from bench.processes import Broken
-from bench.sections import SECTIONS, Bench, say, scripted_model
+from bench.sections import Bench, say, scripted_model
 from bench.table import Figure, table
 
+SECTIONS = {**sections.SECTIONS, "hands": hands}
 BUSY = 0.7  # load average above which somebody else was at work
 
 

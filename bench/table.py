@@ -43,6 +43,12 @@ TARGETS = {
     "--version ms (floor: python -c pass)": Target("≤", 3, times=True),
     "100 killed runs, ms from start to all finished": Target("≤", 2000),
     "turn 200 against turn 1": Target("≤", 1.3),
+    "sandboxed true, ms p50 over a bare one": Target("≤", 60),
+    "stop to tree dead, ms p50": Target("≤", 300),
+    "stop to tree dead, ms worst": Target("≤", 3000),
+    "100 runs waiting for approval, MB": Target("≤", 10),
+    "100 runs waiting for approval, tasks": Target("≤", 0),
+    "yes for 20 s, MB": Target("≤", 20),
 }
 
 

@@ -61,6 +61,7 @@ class Health(Value):
     uptime_s: float
     sandbox: str  # how well commands are confined, "L2" for one; empty: not known yet
     sandbox_note: str
+    paused: str  # why no work is done, and what to do about it; empty: it is
 
     @property
     def ready(self) -> bool:
@@ -121,6 +122,10 @@ class Gateway(Protocol):
         self, by: Principal, session_id: SessionId, after: int
     ) -> AbstractAsyncContextManager[Batches]:
         """Everything of the session after `after`, for as long as somebody reads."""
+        ...
+
+    async def accept_posture(self, by: Principal) -> None:
+        """The operator's word: go on, however well commands are confined here."""
         ...
 
     def health(self) -> Health:

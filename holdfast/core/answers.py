@@ -75,11 +75,12 @@ def answer(session: Session, given: Given, now: float) -> tuple[tuple[Fact, ...]
     return tuple(facts), resolved
 
 
-def stands(session: Session, given: Given) -> tuple[approval.Standing, ...]:
-    """What an answer that counts leaves behind for all sessions."""
+def stands(session: Session, given: Given, now: float) -> tuple[approval.Standing, ...]:
+    """What an answer leaves behind for all sessions, where it counts."""
     return tuple(
         standing
         for asked in _chosen(session, given)
+        if approval.decide(asked, given.choice, now) == approval.Accept()
         for standing in approval.stands(asked.requested, given.choice, given.by)
     )
 
@@ -130,6 +131,17 @@ def withdraw(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
     return tuple(
         approval.ApprovalWithdrawn(run_id=run_id, request_id=a.requested.request_id, reason=reason)
         for a in pending(session, run_id)
+    )
+
+
+def withdraw_call(session: Session, run_id: RunId, call_id: CallId) -> tuple[Fact, ...]:
+    """What the end of a call means for what it asked while it worked."""
+    return tuple(
+        approval.ApprovalWithdrawn(
+            run_id=run_id, request_id=a.requested.request_id, reason="the call has ended"
+        )
+        for a in pending(session, run_id)
+        if a.requested.call_id == call_id
     )
 
 

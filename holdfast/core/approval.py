@@ -156,12 +156,23 @@ class Level(IntEnum):
 
 
 class Posture(Value):
-    """How well commands are confined, as a canary found by trying. `note` is the line for people."""
+    """How well commands are confined, as a canary found by trying. `note` is for people."""
 
     level: Level
     blocked: tuple[str, ...]
     open: tuple[str, ...]
     note: str
+
+
+class PostureSeen(Fact, tag="sandbox.posture"):
+    """How well commands were confined when work went on: found so, or accepted as it is."""
+
+    level: Level
+
+
+def is_weaker(before: Level | None, now: Level) -> bool:
+    """Whether work must wait until the operator has accepted it."""
+    return before is not None and now < before
 
 
 class Role(StrEnum):
@@ -196,7 +207,7 @@ class Grant(Fact, tag="grant"):
 
 
 class Standing(Fact, tag="standing"):
-    """What an `always` answer left behind: holds in every session of its owner, until taken back."""
+    """What an `always` answer left behind: holds in all of its owner's sessions until revoked."""
 
     permission: Permission
     by: Owner

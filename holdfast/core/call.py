@@ -3,8 +3,9 @@
 A call is recorded as started before its effect and settled after it. What is found
 started and not settled after a crash is *doubtful*: it may or may not have had its
 effect. A doubtful call of a tool that is safe to repeat starts again; of one that leaves
-evidence the evidence is adopted; any other is settled as unknown, and the model is told. A call that waits (for an approval, an
-answer, a child) is asked or parked: it holds no task, and somebody's fact ends it.
+evidence the evidence is adopted; any other is settled as unknown, and the model is told.
+A call that waits (for an approval, an answer, a child) is asked or parked: it holds no task,
+and somebody's fact ends it.
 """
 
 from enum import StrEnum

@@ -44,6 +44,7 @@ Event = (
     | approval.Event
     | approval.Grant
     | approval.Standing
+    | approval.PostureSeen
     | process.Event
     | delivery.Event
 )

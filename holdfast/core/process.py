@@ -118,7 +118,8 @@ def evolve(processes: Processes, event: Event, at: float) -> Processes:
     else:
         told = before.matches + 1
         after = replace(before, matches=told, matched_at=at, offset=event.offset)
-    return {**processes, event.process_id: after}
+    others = {k: p for k, p in processes.items() if k != event.process_id or not after.status.final}
+    return {**others, event.process_id: after}  # in the order they ended
 
 
 def _bounded(processes: dict[ProcessId, Process]) -> dict[ProcessId, Process]:
@@ -158,7 +159,6 @@ def notice(origin: Origin, *, notify: bool, watch: tuple[str, ...]) -> Notice:
 
 WATCH_EVERY_S = 10.0
 WATCH_MOST = 20
-WATCH_LINES = 20
 
 
 def may_tell(process: Process, now: float) -> bool:
@@ -190,7 +190,7 @@ def how(ended: ProcessEnded) -> str:
     match ended.cause:
         case Cause.EXITED if ended.signal is not None:
             return f"killed by signal {ended.signal}"
-        case Cause.EXITED:
+        case Cause.EXITED if ended.exit_code is not None:
             return f"exit code {ended.exit_code}"
         case Cause.TIMEOUT:
             return "killed: it ran out of time"

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import approval, call, inbox, process, run
-from holdfast.core.approval import Approval, Grant, Standing
+from holdfast.core.approval import Approval, Grant, Level, PostureSeen, Standing
 from holdfast.core.inbox import Input, InputAdmitted
 from holdfast.core.rules import Permission
 from holdfast.core.run import Run, RunQueued
@@ -88,6 +88,7 @@ class Session(msgspec.Struct, frozen=True):
     approvals: Mapping[RequestId, Approval] = {}  # pending, or granted and not yet used
     grants: tuple[Grant, ...] = ()  # from `session` answers
     standing: tuple[Permission, ...] = ()  # from `always` answers, in the session that keeps them
+    posture: Level | None = None  # at which work went on last, likewise
     processes: process.Processes = {}  # in the background; running, or ended not long ago
     cwd: str = ""  # where the next command starts; empty: at the workspace
     ended: Run | None = None  # the run that ended last
@@ -134,6 +135,8 @@ def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
             others = tuple(p for p in session.standing if p != event.permission)
             kept = () if event.revoked else (event.permission,)
             return replace(session, standing=(*others, *kept))
+        case PostureSeen(level=level):
+            return replace(session, posture=level)
         case _ if isinstance(event, _PROCESS_EVENTS):
             return replace(session, processes=process.evolve(session.processes, event, at))
         case _:  # deltas, deliveries: they have machines of their own, or none
@@ -198,7 +201,8 @@ def _evolve_run(session: Session, run_id: RunId, event: run.Event, at: float) ->
     runs = dict(session.runs)
     if after.status.final:
         del runs[run_id]
-        return replace(session, runs=runs, ended=after)
+        asked = {k: a for k, a in session.approvals.items() if a.requested.run_id != run_id}
+        return replace(session, runs=runs, approvals=asked, ended=after)
     runs[run_id] = after
     return replace(session, runs=runs)
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 
+from holdfast.core import answers
 from holdfast.core import call as machine
 from holdfast.core.approval import Ask, Deny, Run
 from holdfast.core.call import (
@@ -233,6 +234,8 @@ class Calls:
     ) -> None:
         """Write down how it ended, or that it waits; then let its evidence go."""
         run_id, call_id = context.run_id, context.call_id
+        if open_questions := answers.withdraw_call(held.session, run_id, call_id):
+            say(*open_questions)
         match outcome:
             case Done():
                 settled = self._settled(run_id, call, Outcome.OK, outcome.text, duration)

@@ -5,7 +5,8 @@ into one more look. An interrupt names the run it is for and does nothing if ano
 is driven; it cancels the drive, which is looked at again once its cleanup is done. A
 drive that does not let go in time is left behind: the session goes on without it, and
 nothing it says later is legal any more. After `close` nothing new starts. A drive that
-could not write leaves an orphan, which no wake reaches until recovery has adopted it.
+could not write leaves an orphan, which no wake reaches until recovery has adopted it. Until
+`begin` nothing is driven: wakes are remembered.
 
 This is a supervisor: what a drive raises becomes a fact, through `broken`.
 """
@@ -59,6 +60,7 @@ class Coordinator:
         self._fresh: dict[SessionKey, None] = {}
         self._orphans: set[SessionKey] = set()
         self._open = True
+        self._held_back = True
 
     @property
     def active(self) -> tuple[Drive, ...]:
@@ -78,7 +80,7 @@ class Coordinator:
             drive.again = True
         elif not self._open:
             return
-        elif len(self._drives) < self._places:
+        elif len(self._drives) < self._places and not self._held_back:
             self._start(key)
         elif first:
             self._fresh.pop(key, None)
@@ -104,6 +106,11 @@ class Coordinator:
         """It is written down: go on with it."""
         self._orphans.discard(key)
         self.wake(key, first=True)
+
+    def begin(self) -> None:
+        """Until now nothing was driven: work was not known to be safe here."""
+        self._held_back = False
+        self._fill()
 
     def close(self) -> None:
         """Nothing new starts; what is driven may end."""
@@ -165,6 +172,12 @@ class Coordinator:
         del self._drives[drive.key]
         if drive.again:
             self.wake(drive.key, first=True)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Give free places to who waits for one."""
+        if self._held_back:
+            return
         for waiting in (self._woken, self._fresh):
             while waiting and len(self._drives) < self._places:
                 key = next(iter(waiting))

@@ -12,6 +12,7 @@ from itertools import count
 from random import random
 
 from holdfast.core import answers, limits, run
+from holdfast.core.approval import ApprovalWithdrawn
 from holdfast.core.call import CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.inbox import InputPromoted
@@ -32,6 +33,8 @@ from holdfast.journal.journal import Pending
 from holdfast.models.model import Answer, Model, Reasoning, Request, Text, ToolSpec
 
 log = logging.getLogger(__name__)
+
+_IN_ALREADY = (CallSettled, ProcessStarted, ApprovalWithdrawn)  # what may be said after a cut
 
 
 class Cut(HoldfastError):
@@ -117,7 +120,7 @@ class Runner:
         now = held.session.runs.get(run_id)
         if now is None or (now.status is run.Status.INTERRUPTED and not now.stop_reason):
             # Cut while it worked: only results that are in already may still be kept.
-            if now is None or not all(isinstance(f, CallSettled | ProcessStarted) for f in facts):
+            if now is None or not all(isinstance(f, _IN_ALREADY) for f in facts):
                 raise Cut
         return self._sessions.append(held, *facts)
 

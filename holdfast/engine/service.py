@@ -18,8 +18,10 @@ from holdfast.core.approval import (
     ApprovalExpired,
     ApprovalRequested,
     Choice,
+    Level,
     Posture,
     Role,
+    is_weaker,
 )
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted, Mode
@@ -55,6 +57,7 @@ from holdfast.engine.sessions import Held, Sessions
 from holdfast.engine.standing import StandingRules
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.gateway import Health
+from holdfast.journal.audit import Entry
 from holdfast.journal.journal import Conflict, Journal
 from holdfast.models.model import Model, ToolSpec
 from holdfast.tools.tool import BlobStore, Hands, Tool, schema
@@ -96,6 +99,7 @@ class Service(Reads):
         self._status = lifecycle.Status.STARTING
         self._started_at = parts.clock.now()
         self._posture: Posture | None = None
+        self._paused = ""
         self._lag = timers.Lag(parts.clock)
         self._expiries = timers.Expiries()
         self._standing = StandingRules(sessions)
@@ -145,7 +149,7 @@ class Service(Reads):
         await self._standing.load()
         found = await self._recovery.start(only)
         await self._processes.start()
-        self._tasks.start_soon(self._find_posture)
+        self._tasks.start_soon(self._begin)
         self._tasks.start_soon(self._recovery.tend)
         self._tasks.start_soon(self._lag.watch)
         self._tasks.start_soon(timers.nudge, self._live, self._parts.clock)
@@ -162,6 +166,46 @@ class Service(Reads):
             self._posture = await self._parts.hands.posture()
         level = self._posture.level
         return level.name if level else "UNSANDBOXED"
+
+    async def _begin(self) -> None:
+        """Let work begin, unless commands are confined worse than when it went on last."""
+        await self._find_posture()
+        assert self._posture is not None
+        before, now = self._standing.posture, self._posture.level
+        if is_weaker(before, now):
+            assert before is not None
+            self._paused = (
+                f"commands were confined at {before.name} and now are at {now.name}; "
+                "to go on all the same: holdfast sandbox accept"
+            )
+            log.warning("work is paused", extra={"reason": self._paused})
+            return
+        await self._go_on(now)
+
+    async def _go_on(self, level: Level) -> None:
+        self._paused = ""
+        self._coordinator.begin()
+        try:
+            await self._standing.see(level)
+        except (JournalUnavailable, Conflict):
+            log.warning("the posture could not be written down")  # the next start will try again
+
+    async def accept_posture(self, by: Principal) -> None:
+        """The operator's word: go on, however well commands are confined here."""
+        if Role.ADMIN not in by.roles:
+            raise Refused("admin_only", "Only the operator may do that, at a terminal.")
+        await self._find_posture()
+        assert self._posture is not None
+        await self._parts.audit(
+            Entry(
+                kind="sandbox.accepted",
+                who=by.owner,
+                platform=by.platform,
+                posture=self._posture.level.name,
+                result=self._posture.note,
+            )
+        )
+        await self._go_on(self._posture.level)
 
     def refuse_work(self) -> None:
         """From now on nothing new is taken."""
@@ -227,6 +271,7 @@ class Service(Reads):
             journal=self._journal.state(),
             uptime_s=round(self._parts.clock.now() - self._started_at, 1),
             sandbox="" if self._posture is None else self._posture.level.name,
+            paused=self._paused,
             sandbox_note="not known yet" if self._posture is None else self._posture.note,
         )
 
@@ -279,11 +324,12 @@ class Service(Reads):
                 raise _over()
             await self._note(held, intent, choice, "approval.answer")
             try:
-                facts, resolved = answers.answer(held.session, given, self._parts.clock.now())
+                now = self._parts.clock.now()
+                facts, resolved = answers.answer(held.session, given, now)
             except Refused as refused:
                 await self._note(held, intent, choice, "approval.refused", refused.code)
                 raise
-            standing.add(answers.stands(held.session, given))
+            standing.add(answers.stands(held.session, given, now))
             await self._sessions.append(held, *facts).wait()
         return Answered(intent.run_id, choice, resolved)
 

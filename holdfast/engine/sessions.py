@@ -15,7 +15,7 @@ import anyio
 
 from holdfast.core import run as run_machine
 from holdfast.core import session as session_machine
-from holdfast.core.approval import Grant, Standing
+from holdfast.core.approval import Grant, PostureSeen, Standing
 from holdfast.core.events import Delta, ToolProgress
 from holdfast.core.history import MESSAGE_FACTS, Transcript
 from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted
@@ -37,6 +37,7 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
     RunInterrupted,
     Grant,
     Standing,
+    PostureSeen,
     ProcessStarted,
     ProcessMatched,
     ProcessEnded,

@@ -1,4 +1,4 @@
-"""What holds always: the operator's permissions beyond one session.
+"""What holds beyond one session: the operator's permissions, and the posture work goes on at.
 
 They are facts like all others, in a session of their own whose name no door can say.
 """
@@ -6,11 +6,12 @@ They are facts like all others, in a session of their own whose name no door can
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.core.approval import Standing
+from holdfast.core.approval import Level, PostureSeen, Standing
 from holdfast.core.rules import Permission
 from holdfast.core.session import SessionOpened
 from holdfast.core.types import OPERATOR, SessionId, SessionKey
 from holdfast.engine.sessions import Held, Sessions
+from holdfast.journal.journal import Pending
 
 KEY = SessionKey(OPERATOR, SessionId("/standing"))
 
@@ -22,32 +23,41 @@ class Writing:
         self._sessions = sessions
         self._held = held
 
-    def add(self, facts: Sequence[Standing]) -> None:
+    def add(self, facts: Sequence[Standing | PostureSeen]) -> Pending | None:
         """Enqueue them; they are committed before whatever is enqueued next."""
         if not facts:
-            return
+            return None
         first: tuple[SessionOpened, ...] = ()
         if self._held is None:
             self._held = self._sessions.create(KEY)
             first = (SessionOpened(session_id=KEY.session_id, workspace="", platform="holdfast"),)
-        self._sessions.append(self._held, *first, *facts)
+        return self._sessions.append(self._held, *first, *facts)
 
 
 class StandingRules:
-    """The permissions that always hold, as far as they are known in memory."""
+    """What always holds, as far as it is known in memory."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self.rules: Sequence[Permission] = ()
+        self.posture: Level | None = None
 
     async def load(self) -> None:
-        """Read what was given before."""
+        """Read what was said before."""
         async with self._sessions.hold(KEY) as held:
             self.rules = held.session.standing if held else ()
+            self.posture = held.session.posture if held else None
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Writing]:
-        """For somebody who may give more."""
+        """For somebody who may say more."""
         async with self._sessions.hold(KEY) as held:
             yield Writing(self._sessions, held)
         await self.load()
+
+    async def see(self, level: Level) -> None:
+        """Work goes on at this posture."""
+        if level is not self.posture:
+            async with self.hold() as standing:
+                if (pending := standing.add((PostureSeen(level=level),))) is not None:
+                    await pending.wait()

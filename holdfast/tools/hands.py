@@ -33,6 +33,8 @@ MARGIN = 16 * 1024  # bytes before a part that are read with it; no form of a se
 TAIL = 4 * 1024  # of an ended process, for whoever is told of its end
 LOOK_S = 0.5  # between looks for lines
 LINES, LINE = 20, 500  # that are told at once, and characters of each
+# Of what is not text only what terminals are told by is kept: in JSON the rest is six times as long.
+_NOISE = {code: "\ufffd" for code in range(32) if chr(code) not in "\b\t\n\r\x1b"}
 _GLANCE = 64 * 1024  # bytes looked at for lines at once
 _EDGE = 1024  # characters within which a cut looks for the end of a line
 
@@ -86,7 +88,7 @@ class Output:
         shown = [stream.feed(decode(data)) for data in self._pieces(start, stop)]
         if ends:
             shown += [stream.feed(decode(b"", final=True)), stream.flush()]
-        return "".join(shown)
+        return "".join(shown).translate(_NOISE)
 
     def page(self, start: int, limit: int, *, over: bool) -> tuple[str, int, int]:
         """At most `limit` bytes from `start` on; where they begin, as some may be gone, and end."""

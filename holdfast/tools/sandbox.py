@@ -84,7 +84,7 @@ _GIT = {  # a repository's own settings can name programs
     "core.pager": "cat",
     "protocol.ext.allow": "never",
 }
-_DOOR = Path(__file__).with_name("door.py").read_text()
+_DOOR = Path(__file__).with_name("door.py").read_text("utf-8")
 _PROXY = f"http://127.0.0.1:{proxy.PORT}"
 _PROXIED = {
     **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},

@@ -133,15 +133,14 @@ class _Plan(Value):
 def _check(asked: Terminal) -> None:
     if not asked.command.strip():
         raise ToolFailed("There is no command.")
-    for text in (asked.command, asked.stdin, asked.workdir):
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            raise ToolFailed("The text holds half a surrogate pair; leave that out.") from None
-        if "\0" in text and text is not asked.stdin:
-            raise ToolFailed("No command can have a NUL in it; leave that out.")
-        if size > MAX_COMMAND and text is asked.command:
-            raise ToolFailed("The command is too long; write it to a file and run that.")
+    try:
+        size, *_ = (len(text.encode()) for text in (asked.command, asked.stdin, asked.workdir))
+    except UnicodeEncodeError:
+        raise ToolFailed("The text holds half a surrogate pair; leave that out.") from None
+    if "\0" in asked.command + asked.workdir:
+        raise ToolFailed("No command can have a NUL in it; leave that out.")
+    if size > MAX_COMMAND:
+        raise ToolFailed("The command is too long; write it to a file and run that.")
     if not asked.background:
         for wanted in ("notify_on_complete", "watch_patterns", "detach"):
             if getattr(asked, wanted):
@@ -315,8 +314,9 @@ class _Terminal:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         try:
-            # On the line itself, so that line numbers in errors stay right.
-            argv = plan.argv(f"trap 'builtin pwd -P 2>/dev/null >&{writing}' EXIT; ")
+            # On the line itself, so that line numbers in errors stay right; and not to be traced.
+            last = "{ builtin set +x; } 2>/dev/null; builtin pwd -P 2>/dev/null"
+            argv = plan.argv(f"trap '{last} >&{writing}' EXIT; ")
             command = self._command(
                 asked, plan, argv, timeout_s, asked.stdin.encode(), pass_fds=(writing,)
             )

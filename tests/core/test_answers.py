@@ -1,6 +1,7 @@
 """Answers: the first counts, for exactly what was asked, and the end withdraws the rest."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import answers, run, session
 from holdfast.core.answers import Given
@@ -33,6 +34,7 @@ from holdfast.core.types import (
     RunId,
     SessionId,
     SessionKey,
+    Usage,
 )
 from holdfast.errors import IllegalTransition, Refused
 
@@ -235,7 +237,14 @@ def test_an_answer_leaves_what_was_offered_to_its_session_or_to_all_or_to_none(
     facts, _ = answers.answer(OFFERED, given(choice), 1.0)
     assert fold(*facts, before=OFFERED).grants == left
     assert isinstance(facts[-1], CallSettled if choice is Choice.DENY else CallCleared)
-    assert answers.stands(OFFERED, given(choice)) == stands
+    assert answers.stands(OFFERED, given(choice), 1.0) == stands
+
+
+def test_what_is_granted_is_its_owner_s_and_what_stands_is_theirs_who_said_so() -> None:
+    boss = Given(RUN, Choice.ALWAYS, Owner("boss"), Q1, False)
+    facts, _ = answers.answer(OFFERED, boss, 1.0)
+    assert fold(*facts, before=OFFERED).grants == (GRANTED,)
+    assert [s.by for s in answers.stands(OFFERED, boss, 1.0)] == ["boss"]
 
 
 @pytest.mark.promise("RUN-13")
@@ -247,7 +256,9 @@ def test_what_stands_comes_from_the_requests_that_are_meant_and_no_others() -> N
 
     def names(said: Given) -> list[str]:
         return [
-            s.permission.name for s in answers.stands(both, said) if isinstance(s.permission, Host)
+            s.permission.name
+            for s in answers.stands(both, said, 1.0)
+            if isinstance(s.permission, Host)
         ]
 
     assert names(given(Choice.ALWAYS)) == ["packages.example"]
@@ -289,3 +300,36 @@ def test_what_a_call_asked_while_it_worked_can_not_be_answered_after_its_end() -
     with pytest.raises(Refused) as refused:
         answers.answer(fold(done, before=AT_WORK), given(), 1.0)
     assert refused.value.code == "approval_not_pending"
+
+
+def test_what_ran_out_leaves_nothing_behind_when_everything_is_answered() -> None:
+    fresh, old = (
+        requested(c, q, *EVERY_CHOICE, offers=(Host(name=c),)) for c, q in ((C1, Q1), (C2, Q2))
+    )
+    both = waiting(
+        (fresh, CallAsked(run_id=RUN, call_id=C1, request_id=Q1)),
+        (replace(old, expires_at=50.0), CallAsked(run_id=RUN, call_id=C2, request_id=Q2)),
+    )
+    always = given(Choice.ALWAYS, every=True)
+    assert answers.answer(both, always, 60.0)[1] == 1
+    (left,) = answers.stands(both, always, 60.0)
+    assert left.permission == Host(name=C1)
+
+
+def test_a_run_that_is_given_up_leaves_no_question_behind() -> None:
+    before = fold(
+        CallStarted(run_id=RUN, call_id=C2, tool="terminal"), *asked(C1, Q1), before=begun(C1, C2)
+    )
+    failed = run.RunFailed(run_id=RUN, code="stuck", error="", usage=Usage())
+    after = fold(failed, before=before)
+    assert after.approvals == {}
+    assert answers.expire(after, 200.0) == ()
+    with pytest.raises(Refused):
+        answers.answer(after, given(), 1.0)
+
+
+def test_the_end_of_a_call_withdraws_what_it_asked_while_it_worked() -> None:
+    (withdrawn,) = answers.withdraw_call(BOTH, RUN, C1)
+    assert isinstance(withdrawn, ApprovalWithdrawn)
+    assert withdrawn.request_id == Q1
+    assert answers.withdraw_call(BOTH, RunId("other"), C1) == ()

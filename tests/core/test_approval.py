@@ -42,6 +42,7 @@ from holdfast.core.approval import (
     decide_question,
     evolve,
     grants,
+    is_weaker,
     permissions,
     stands,
 )
@@ -311,6 +312,12 @@ def test_where_the_operator_says_so_a_strong_sandbox_is_enough(request_: Executi
     assert decide_execution(request_, mere_user) == Run(Ground.CONFINED)
     for roles in (USER, frozenset({Role.ADMIN})):
         asked(request_, replace(SANDBOXED, principal=Principal(Owner("eve"), roles)))
+
+
+@pytest.mark.parametrize("now", Level)
+def test_only_a_sandbox_weaker_than_the_one_before_must_be_accepted(now: Level) -> None:
+    assert not is_weaker(None, now)
+    assert [before for before in Level if is_weaker(before, now)] == [b for b in Level if b > now]
 
 
 def test_a_script_that_hides_something_asks_in_any_sandbox() -> None:

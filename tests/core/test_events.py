@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import fields
 
 from holdfast.core import intents
-from holdfast.core.approval import ApprovalRequested, Choice, Grant, Standing
+from holdfast.core.approval import ApprovalRequested, Choice, Grant, Level, PostureSeen, Standing
 from holdfast.core.call import CallSettled, Kept, Outcome
 from holdfast.core.delivery import SendStarted
 from holdfast.core.events import (
@@ -95,6 +95,7 @@ def test_no_two_facts_go_by_the_same_name() -> None:
             expires_at=1.0,
         ),
         Standing(permission=Host(name="a.example"), by=OPERATOR, revoked=True),
+        PostureSeen(level=Level.L2),
         ProcessStarted(
             process_id=PROCESS,
             started_by=RUN,

@@ -87,6 +87,25 @@ def test_a_fact_about_one_process_leaves_the_others_alone() -> None:
     assert evolve(both, ended(), 3.0)[other] == Process(started(other), 2.0)
 
 
+def test_the_next_that_begins_displaces_the_first_that_ended_and_none_that_runs() -> None:
+    names = [ProcessId(f"proc-{n}") for n in range(KEEP_ENDED + 1)]
+    processes: Processes = evolve({}, started(), 1.0)
+    for process_id in names:
+        processes = evolve(evolve(processes, started(process_id), 1.0), ended(process_id), 1.0)
+    assert list(processes) == [ID, *names]
+    late = ProcessId("late")
+    assert list(evolve(processes, started(late), 1.0)) == [ID, *names[1:], late]
+
+
+def test_the_one_that_ended_last_is_kept_however_early_it_began() -> None:
+    names = [ProcessId(f"proc-{n}") for n in range(KEEP_ENDED)]
+    processes: Processes = evolve({}, started(), 1.0)
+    for process_id in names:
+        processes = evolve(evolve(processes, started(process_id), 1.0), ended(process_id), 1.0)
+    processes = evolve(evolve(processes, ended(), 2.0), started(ProcessId("late")), 3.0)
+    assert ID in processes and names[0] not in processes
+
+
 def test_the_process_of_a_call_is_always_called_the_same_and_like_no_other() -> None:
     assert name(RUN, CALL) == name(RunId("run"), CallId("call"))
     others = {name(RunId("run2"), CALL), name(RUN, CallId("call2")), name(RunId("call"), CALL)}

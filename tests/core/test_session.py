@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from typing_extensions import override
 
 from holdfast.core import call as calls
-from holdfast.core.approval import Grant, Standing
+from holdfast.core.approval import Grant, Level, PostureSeen, Standing
 from holdfast.core.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
 from holdfast.core.delivery import SendStarted
 from holdfast.core.events import MessageDelta, ToolProgress
@@ -299,6 +299,12 @@ def test_what_stands_stands_once_until_it_is_taken_back() -> None:
     session = fold(Standing(permission=a, by=OPERATOR, revoked=True), session=session)
     assert session.standing == (b,)
     assert fold(Standing(permission=a, by=OPERATOR, revoked=True), session=session) == session
+
+
+def test_how_well_work_was_confined_is_what_was_seen_last() -> None:
+    assert fold().posture is None
+    seen = (PostureSeen(level=Level.L2), PostureSeen(level=Level.L1))
+    assert fold(*seen).posture is Level.L1
 
 
 def test_a_process_outlives_the_run_that_began_it() -> None:

@@ -118,7 +118,9 @@ class Stage:
 async def staged(places: int = 8) -> AsyncIterator[tuple[Stage, Coordinator]]:
     stage = Stage()
     async with anyio.create_task_group() as tasks:
-        yield stage, Coordinator(tasks, stage.drive, stage.mend, stage.orphans.append, places)
+        coordinator = Coordinator(tasks, stage.drive, stage.mend, stage.orphans.append, places)
+        coordinator.begin()
+        yield stage, coordinator
         tasks.cancel_scope.cancel()
 
 
@@ -240,6 +242,7 @@ async def test_one_that_was_left_behind_reports_nothing_any_more() -> None:
 
         async with anyio.create_task_group() as tasks:
             again = Coordinator(tasks, stubborn, stage.mend, stage.orphans.append, 1)
+            again.begin()
             again.wake(A)
             await stage.looked(1)
             again.interrupt(A, RUN)
@@ -354,3 +357,18 @@ async def test_a_report_that_cannot_be_written_leaves_an_orphan() -> None:
         (await stage.looked(1)).end(ValueError("no"))
         await coordinator.drained()
         assert (len(stage.looks), stage.broken, stage.orphans) == (1, [], [A])
+
+
+async def test_before_it_begins_nothing_is_driven_and_no_wake_is_lost() -> None:
+    stage = Stage()
+    async with anyio.create_task_group() as tasks:
+        coordinator = Coordinator(tasks, stage.drive, stage.mend, stage.orphans.append, 1)
+        coordinator.wake(A)
+        coordinator.wake(B, first=True)
+        await stage.settle()
+        assert coordinator.active == ()
+        coordinator.begin()
+        (await stage.looked(1)).end()
+        await stage.looked(2)
+        tasks.cancel_scope.cancel()
+    assert [look.key for look in stage.looks] == [B, A]

@@ -1,15 +1,18 @@
 """The engine as a whole, over a real journal: what happens when things happen at once."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from holdfast.core.approval import Level, Role
 from holdfast.core.call import CallSettled, OnCrash, Outcome
 from holdfast.core.events import MessageDelta, Record
 from holdfast.core.inbox import InputAdmitted, InputPromoted
@@ -36,6 +39,7 @@ from holdfast.tools.tool import Context, Done, Effect, Tool, free
 from tests.engine.loop import ShuffledLoop
 from tests.engine.workshop import (
     ME,
+    PATIENCE_S,
     Played,
     Told,
     call,
@@ -48,6 +52,7 @@ from tests.engine.workshop import (
     turn,
 )
 from tests.fakes.clock import ManualClock
+from tests.fakes.hands import IdleHands
 
 pytestmark = pytest.mark.anyio
 
@@ -392,3 +397,41 @@ async def test_a_call_cut_by_a_crash_is_not_run_again_and_the_model_is_told(tmp_
         records = await follow(service, run_id)
         outcomes = [r.fact.outcome for r in records if isinstance(r.fact, CallSettled)]
         assert (outcomes, times) == ([Outcome.UNKNOWN], 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "paused"),
+    [(Level.L2, Level.L1, True), (Level.L2, Level.L2, False), (Level.L1, Level.L2, False)],
+)
+async def test_work_waits_for_the_operator_where_commands_are_confined_worse_than_before(
+    tmp_path: Path, before: Level, now: Level, *, paused: bool
+) -> None:
+    hands = IdleHands()
+    hands.level = before
+    async with serving(tmp_path, Told(), hands=hands) as service:
+        await until(lambda: service.health().sandbox == before.name)
+    hands.level = now
+    model = Told()
+    async with serving(tmp_path, model, hands=hands) as service:
+        run_id = await submit(service, "go")
+        await until(lambda: service.health().sandbox == now.name)
+        if paused:
+            await anyio.wait_all_tasks_blocked()
+            assert "holdfast sandbox accept" in service.health().paused
+            assert (await service.run(ME, run_id)).status is Status.QUEUED
+            with pytest.raises(Refused, match="operator"):
+                await service.accept_posture(replace(ME, roles=frozenset({Role.RUN})))
+            await service.accept_posture(ME)
+        (await model.asked(1)).answer("went on")
+        await finished(service, run_id)
+        assert not service.health().paused
+    async with serving(tmp_path, Told(), hands=hands) as service:
+        await until(lambda: service.health().sandbox == now.name)
+        await anyio.wait_all_tasks_blocked()
+        assert not service.health().paused  # accepted once is accepted
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while not holds():
+            await anyio.lowlevel.checkpoint()

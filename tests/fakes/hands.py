@@ -14,13 +14,14 @@ class IdleHands:
 
     def __init__(self) -> None:
         self.killed = 0
+        self.level = Level.L2
         self.ends: dict[ProcessId, ProcessEnded] = {}
         self.traces: list[tuple[SessionKey, ProcessId]] = []
         self.forgotten: list[ProcessId] = []
         self._changed = anyio.Event()
 
     async def posture(self) -> Posture:
-        return Posture(Level.L2, (), (), "L2: pretended")
+        return Posture(self.level, (), (), f"{self.level.name}: pretended")
 
     def known(self) -> list[tuple[SessionKey, ProcessId]]:
         return list(self.traces)

@@ -1,7 +1,5 @@
 """The process tool: what a session has in the background, looked at and looked after."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from holdfast.core.redaction import REDACTED
 from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey
 from holdfast.errors import ToolFailed
 from holdfast.tools import process, shim
-from holdfast.tools.hands import Clock
 from holdfast.tools.process import MAX_OUTPUT, WRITE_S, Control
 from holdfast.tools.tool import Allowed, Outcome, Unknown, schema
 from tests.fakes.clock import ManualClock
@@ -25,68 +22,59 @@ from tests.tools.test_hands import RUNGS, SECRET, Desk, desk, read
 pytestmark = pytest.mark.anyio
 
 
-class Office(Desk):
-    """A desk with the process tool on it."""
-
-    async def ask(self, action: str, process_id: str = "", **more: Any) -> dict[str, Any]:
-        return read(await self.outcome(action, process_id, **more))
-
-    async def outcome(self, action: str, process_id: str = "", **more: Any) -> Outcome:
-        (tool,) = process.tools(self.hands)
-        asked = msgspec.convert({"action": action, "process_id": process_id, **more}, Control)
-        return await tool.run(self.context("look"), asked)
-
-    def ended(self, ended: ProcessEnded) -> None:
-        """Write down how it ended, as the engine would."""
-        found = self.processes[ended.process_id]
-        self.processes[ended.process_id] = replace(found, ended=ended)
+async def ask(it: Desk, action: str, process_id: str = "", **more: Any) -> dict[str, Any]:
+    return read(await outcome(it, action, process_id, **more))
 
 
-@asynccontextmanager
-async def office(root: Path, rung: str = "L0", clock: Clock | None = None) -> AsyncIterator[Office]:
-    async with desk(root, rung, clock) as it:
-        it.__class__ = Office
-        assert isinstance(it, Office)
-        yield it
+async def outcome(it: Desk, action: str, process_id: str = "", **more: Any) -> Outcome:
+    (tool,) = process.tools(it.hands)
+    asked = msgspec.convert({"action": action, "process_id": process_id, **more}, Control)
+    return await tool.run(it.context("look"), asked)
+
+
+def write_down(it: Desk, ended: ProcessEnded) -> None:
+    """What the engine does when a process has ended."""
+    found = it.processes[ended.process_id]
+    it.processes[ended.process_id] = replace(found, ended=ended)
 
 
 @RUNGS
 async def test_a_process_is_polled_written_to_and_waited_for(tmp_path: Path, rung: str) -> None:
-    async with office(tmp_path, rung) as it:
+    async with desk(tmp_path, rung) as it:
         found = await it.begin("echo hello; read x; echo got $x; cat; exit 3")
         await it.hands.lines(found, 0, ("hello",))
-        first = await it.ask("poll", found)
+        first = await ask(it, "poll", found)
         assert (first["status"], first["output"]) == ("running", "hello\n")
         assert "exit_code" not in first
-        assert (await it.ask("poll", found))["output"] == ""
-        assert (await it.ask("write", found, text=SECRET))["written_bytes"] == len(SECRET) + 1
-        await it.ask("write", found, text="raw", enter=False)
-        await it.ask("close", found)
-        end = await it.ask("wait", found)
+        assert (await ask(it, "poll", found))["output"] == ""
+        assert (await ask(it, "write", found, text=SECRET))["written_bytes"] == len(SECRET) + 1
+        await ask(it, "write", found, text="raw", enter=False)
+        await ask(it, "close", found)
+        end = await ask(it, "wait", found)
         assert (end["status"], end["exit_code"], end["how"]) == ("ended", 3, "exit code 3")
         assert end["output"] == f"hello\ngot {REDACTED}\nraw"
-        last = await it.ask("poll", found)
+        last = await ask(it, "poll", found)
         assert (last["status"], last["exit_code"]) == ("ended", 3)
         assert last["output"] == f"got {REDACTED}\nraw"
 
 
 @RUNGS
 async def test_a_process_is_killed_with_all_it_started(tmp_path: Path, rung: str) -> None:
-    async with office(tmp_path, rung) as it:
+    async with desk(tmp_path, rung) as it:
         found = await it.begin("(sleep 1000 & echo begun; sleep 1000) | cat; true")
         await it.hands.lines(found, 0, ("begun",))
-        end = await it.ask("kill", found)
+        end = await ask(it, "kill", found)
         assert (end["status"], end["how"], end["output"]) == (
             "ended",
             "killed on request",
             "begun\n",
         )
-        assert await it.ask("kill", found) == end
+        assert await ask(it, "kill", found) == end
 
 
 async def test_a_wait_that_takes_too_long_says_so(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with office(tmp_path, clock=clock) as it:
+    async with desk(tmp_path, clock=clock) as it:
         found = await it.begin("sleep 1000")
         async with anyio.create_task_group() as group:
 
@@ -95,48 +83,48 @@ async def test_a_wait_that_takes_too_long_says_so(tmp_path: Path) -> None:
                 clock.advance(60)
 
             group.start_soon(later)
-            got = await it.ask("wait", found)
+            got = await ask(it, "wait", found)
         assert (got["status"], got["timed_out"]) == ("running", True)
 
 
 async def test_all_of_a_log_can_be_read_page_by_page(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("seq 20000")
         await it.hands.ended(found)
         text, at = "", 0
         while True:
-            page = await it.ask("log", found, offset=at)
-            assert len(page["output"]) <= MAX_OUTPUT
+            page = await ask(it, "log", found, offset=at)
+            assert len(page["output"]) <= MAX_OUTPUT + 100  # what might have been a secret
             if not page["output"]:
                 break
             text, at = text + page["output"], page["next_offset"]
         assert text == "".join(f"{n}\n" for n in range(1, 20001))
         assert at == page["output_bytes"]
-        last = await it.ask("log", found, offset=-6, limit=5)
+        last = await ask(it, "log", found, offset=-6, limit=5)
         assert (last["output"], last["offset"]) == ("20000", at - 6)
 
 
 async def test_a_poll_of_much_output_shows_the_last_of_it(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("seq 100000")
         await it.hands.ended(found)
-        got = await it.ask("poll", found)
+        got = await ask(it, "poll", found)
         assert got["output"].endswith("\n100000\n")
         assert len(got["output"]) == MAX_OUTPUT
         assert got["not_shown_bytes"] == 588_895 - MAX_OUTPUT
 
 
 async def test_dropped_output_is_skipped_in_a_log(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin(f"yes | head -c {shim.KEPT + 2**20}")
         await it.hands.ended(found)
-        got = await it.ask("log", found, offset=shim.HEAD)
+        got = await ask(it, "log", found, offset=shim.HEAD)
         assert got["offset"] > shim.HEAD
         assert set(got["output"]) == set("y\n")
 
 
 async def test_a_secret_in_pieces_is_in_no_poll(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("cat")
         texts = []
         for piece in (f"a {SECRET[:9]}", SECRET[9:], " b\n"):
@@ -145,17 +133,17 @@ async def test_a_secret_in_pieces_is_in_no_poll(tmp_path: Path) -> None:
             with anyio.fail_after(20):
                 while it.hands.output(found).size == before:
                     await anyio.lowlevel.checkpoint()
-            texts.append((await it.ask("poll", found))["output"])
+            texts.append((await ask(it, "poll", found))["output"])
         assert texts == ["a ", REDACTED, " b\n"]
 
 
 async def test_the_list_has_the_sessions_processes(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
-        assert await it.ask("list") == {"processes": []}
+    async with desk(tmp_path) as it:
+        assert await ask(it, "list") == {"processes": []}
         one = await it.begin("exit 2", "one")
         two = await it.begin("cat", "two")
         await it.hands.ended(one)
-        first, second = (await it.ask("list"))["processes"]
+        first, second = (await ask(it, "list"))["processes"]
         assert (first["process_id"], first["command"]) == (one, "exit 2")
         assert (first["status"], first["exit_code"]) == ("ended", 2)
         assert (second["process_id"], second["status"]) == (two, "running")
@@ -163,16 +151,16 @@ async def test_the_list_has_the_sessions_processes(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_the_journal_does_not_have_yet_is_known(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("cat")
         it.processes.clear()
-        assert (await it.ask("poll", found))["status"] == "running"
-        (only,) = (await it.ask("list"))["processes"]
+        assert (await ask(it, "poll", found))["status"] == "running"
+        (only,) = (await ask(it, "list"))["processes"]
         assert (only["process_id"], only["command"]) == (found, "cat")
 
 
 async def test_another_sessions_process_is_not_there(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         mine = await it.begin("cat", "mine")
         other = SessionKey(Owner("operator"), SessionId("other"))
         (tool,) = process.tools(it.hands)
@@ -182,22 +170,22 @@ async def test_another_sessions_process_is_not_there(tmp_path: Path) -> None:
             with pytest.raises(ToolFailed, match="It has: none"):
                 await tool.run(context, asked)
         with pytest.raises(ToolFailed, match=mine):
-            await it.outcome("poll", "proc_unknown")
-        assert (await it.ask("poll", mine))["status"] == "running"
+            await outcome(it, "poll", "proc_unknown")
+        assert (await ask(it, "poll", mine))["status"] == "running"
 
 
 async def test_what_has_ended_takes_no_input(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("true")
         await it.hands.ended(found)
         for action in ("write", "close"):
             with pytest.raises(ToolFailed, match="no input"):
-                await it.outcome(action, found)
+                await outcome(it, action, found)
 
 
 async def test_input_that_nobody_takes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with office(tmp_path, clock=clock) as it:
+    async with desk(tmp_path, clock=clock) as it:
         found = await it.begin("sleep 1000")
         async with anyio.create_task_group() as group:
 
@@ -206,39 +194,39 @@ async def test_input_that_nobody_takes_is_not_waited_for_for_ever(tmp_path: Path
                 clock.advance(WRITE_S)
 
             group.start_soon(later)
-            got = await it.outcome("write", found, text="x" * 200_000)
+            got = await outcome(it, "write", found, text="x" * 200_000)
         assert isinstance(got, Unknown)
 
 
 async def test_after_a_restart_an_end_is_read_from_the_journal(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("seq 2000; exit 5")
         ended = await it.hands.ended(found)
         journal = it.processes
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         it.processes = journal
-        it.ended(ended)
-        assert (await it.ask("wait", found))["exit_code"] == 5
-        assert (await it.ask("log", found, limit=4))["output"] == "1\n2\n"
+        write_down(it, ended)
+        assert (await ask(it, "wait", found))["exit_code"] == 5
+        assert (await ask(it, "log", found, limit=4))["output"] == "1\n2\n"
         it.hands.forget(found)
-        got = await it.ask("poll", found)
+        got = await ask(it, "poll", found)
         assert (got["status"], got["exit_code"], got["output"]) == ("ended", 5, ended.tail)
-        assert (await it.ask("log", found))["note"] == "Only its end is still kept."
-        assert (await it.ask("kill", found))["output"] == ended.tail
-        (only,) = (await it.ask("list"))["processes"]
+        assert (await ask(it, "log", found))["note"] == "Only its end is still kept."
+        assert (await ask(it, "kill", found))["output"] == ended.tail
+        (only,) = (await ask(it, "list"))["processes"]
         assert only["status"] == "ended"
 
 
 async def test_how_the_journal_says_it_ended_counts(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("sleep 1000")
         await it.hands.kill(found)
-        it.ended(ProcessEnded(process_id=found, cause=Cause.RESTART))
-        assert (await it.ask("poll", found))["how"] == "killed by the restart of the gateway"
+        write_down(it, ProcessEnded(process_id=found, cause=Cause.RESTART))
+        assert (await ask(it, "poll", found))["how"] == "killed by the restart of the gateway"
 
 
 async def test_only_input_is_not_repeated_after_a_crash(tmp_path: Path) -> None:
-    async with office(tmp_path) as it:
+    async with desk(tmp_path) as it:
         found = await it.begin("cat")
         (tool,) = process.tools(it.hands)
         assert tool.adopt is not None
@@ -249,7 +237,7 @@ async def test_only_input_is_not_repeated_after_a_crash(tmp_path: Path) -> None:
         for action, status in (("poll", "running"), ("kill", "ended"), ("wait", "ended")):
             asked = msgspec.convert({"action": action, "process_id": found}, Control)
             assert read(await tool.adopt(it.context("look"), asked))["status"] == status
-        assert isinstance(await tool.permit(it.context(), asked), Allowed)
+        assert isinstance(await tool.permit(it.context(), Control("list")), Allowed)
 
 
 def test_the_schema_says_what_can_be_asked_for() -> None:

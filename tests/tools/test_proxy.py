@@ -145,7 +145,7 @@ async def test_a_granted_host_is_reached_through_a_tunnel(
     assert internet.asked[0].startswith("GET /through")
 
 
-async def test_another_host_is_asked_about_once_and_refused_in_words(
+async def test_another_host_is_refused_in_words_and_reported_once(
     machine: Machine, internet: Internet
 ) -> None:
     said = await machine.run(

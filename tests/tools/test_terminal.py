@@ -80,6 +80,15 @@ async def test_the_directory_is_kept_from_one_command_to_the_next(
         assert after.cwd == ""
 
 
+async def test_what_we_add_to_a_line_does_not_show(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        assert (await it.result("set -x; cd .; exit 3", "one"))["output"] == "+ cd .\n+ exit 3\n"
+        found = await it.result("trap 'echo mine' EXIT; false", "two")
+        assert found == {"exit_code": 1, "output": "mine\n"}
+        found = await it.result("exec seq 1", "three")
+        assert found == {"exit_code": 0, "output": "1\n"}
+
+
 async def test_the_directory_never_leaves_the_workspace(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         (it.workspace / "link").symlink_to("/usr")
@@ -140,6 +149,9 @@ async def test_output_that_fits_is_whole_and_binary_is_bounded(tmp_path: Path) -
         found = await it.result("head -c 30000 /dev/zero | tr '\\0' '\\377'", "two")
         assert found["truncated"]
         assert len(found["output"].encode()) <= MAX_OUTPUT
+        text = (await it.result("head -c 30000 /dev/zero; printf '\\33[1mx'", "three"))["output"]
+        assert len(msgspec.json.encode(text)) <= MAX_OUTPUT + 100
+        assert text.endswith("\ufffd\x1b[1mx")
 
 
 @RUNGS

@@ -50,6 +50,7 @@ _CORS = {
 
 # Refusals that are not simply the caller's bad request.
 _STATUS = {
+    "admin_only": 403,
     "run_not_found": 404,
     "run_ended": 404,
     "session_not_found": 404,

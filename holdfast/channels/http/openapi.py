@@ -155,6 +155,9 @@ def _paths() -> dict[str, Any]:
                 errors=(409,),
             )
         },
+        "/v1/sandbox/accept": {
+            "post": _operation("Go on, however well commands are confined", AnyObject)
+        },
         "/api/sessions/{session_id}/events": {
             "get": _events(_SESSION_ID, "Follow a session: everything that happens in it, for ever")
         },

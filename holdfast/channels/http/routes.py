@@ -74,6 +74,7 @@ class Routes:
             ("POST", "/v1/runs/{run_id}/approval", self.approval),
             ("GET", "/v1/approvals", self.list_approvals),
             ("POST", "/v1/approvals/{request_id}", self.answer_approval),
+            ("POST", "/v1/sandbox/accept", self.accept_sandbox),
             ("GET", "/api/sessions/{session_id}/messages", self.messages),
             ("GET", "/api/sessions/{session_id}/events", self.session_events),
         ]
@@ -185,6 +186,11 @@ class Routes:
             {"object": "list", "session_id": session_id, "data": data, "has_more": False}
         )
 
+    async def accept_sandbox(self, request: web.Request) -> web.Response:
+        await self._gateway.accept_posture(self._by)
+        health = self._gateway.health()
+        return json_response({"level": health.sandbox, "note": health.sandbox_note})
+
     async def session_events(self, request: web.Request) -> web.StreamResponse:
         session_id = bodies.session_id(request.match_info["session_id"])
         after = bodies.cursor(request)
@@ -210,6 +216,7 @@ class Routes:
                     "queued": health.queued,
                     "waiting": health.waiting,
                 },
+                "paused": health.paused,
                 "sandbox": {"level": health.sandbox, "note": health.sandbox_note},
                 "loop_lag_ms": health.loop_lag_ms,
             },
