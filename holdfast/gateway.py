@@ -124,6 +124,14 @@ class Gateway(Protocol):
         """Everything of the session after `after`, for as long as somebody reads."""
         ...
 
+    def rules(self, by: Principal) -> dict[str, str]:
+        """What the operator has permitted for good: a name for each, and its words."""
+        ...
+
+    async def revoke(self, by: Principal, name: str) -> None:
+        """Take one of them back; refused with `rule_not_found`."""
+        ...
+
     async def accept_posture(self, by: Principal) -> None:
         """The operator's word: go on, however well commands are confined here."""
         ...

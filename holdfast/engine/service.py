@@ -12,7 +12,7 @@ from typing import Any, assert_never, overload
 
 from anyio.abc import TaskGroup
 
-from holdfast.core import answers, call, lifecycle, run, session
+from holdfast.core import answers, call, lifecycle, rules, run, session
 from holdfast.core.approval import (
     ApprovalDenied,
     ApprovalExpired,
@@ -190,10 +190,23 @@ class Service(Reads):
         except (JournalUnavailable, Conflict):
             log.warning("the posture could not be written down")  # the next start will try again
 
+    def rules(self, by: Principal) -> dict[str, str]:
+        """What the operator has permitted for good: a name for each, and its words."""
+        _check_admin(by)
+        return {name: rules.shown(rule) for name, rule in self._standing.named().items()}
+
+    async def revoke(self, by: Principal, name: str) -> None:
+        """Take one of them back."""
+        _check_admin(by)
+        await self._parts.audit(
+            Entry(kind="rule.revoked", who=by.owner, platform=by.platform, rule=name)
+        )
+        if not await self._standing.revoke(name, by.owner):
+            raise Refused("rule_not_found", f"There is no rule {name}.")
+
     async def accept_posture(self, by: Principal) -> None:
         """The operator's word: go on, however well commands are confined here."""
-        if Role.ADMIN not in by.roles:
-            raise Refused("admin_only", "Only the operator may do that, at a terminal.")
+        _check_admin(by)
         await self._find_posture()
         assert self._posture is not None
         await self._parts.audit(
@@ -415,6 +428,11 @@ _CONSEQUENTIAL = (
     ApprovalDenied,
     ApprovalExpired,
 )
+
+
+def _check_admin(by: Principal) -> None:
+    if Role.ADMIN not in by.roles:
+        raise Refused("admin_only", "Only the operator may do that, at a terminal.")
 
 
 def _over() -> Refused:

@@ -5,11 +5,14 @@ They are facts like all others, in a session of their own whose name no door can
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
+
+from msgspec.json import encode
 
 from holdfast.core.approval import Level, PostureSeen, Standing
 from holdfast.core.rules import Permission
 from holdfast.core.session import SessionOpened
-from holdfast.core.types import OPERATOR, SessionId, SessionKey
+from holdfast.core.types import OPERATOR, Owner, SessionId, SessionKey
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.journal.journal import Pending
 
@@ -54,6 +57,21 @@ class StandingRules:
         async with self._sessions.hold(KEY) as held:
             yield Writing(self._sessions, held)
         await self.load()
+
+    def named(self) -> dict[str, Permission]:
+        """Each under a short name that stays the same."""
+        return {sha256(encode(p)).hexdigest()[:12]: p for p in self.rules}
+
+    async def revoke(self, name: str, by: Owner) -> bool:
+        """Take one back, durably; False: there is none of that name."""
+        permission = self.named().get(name)
+        if permission is None:
+            return False
+        async with self.hold() as standing:
+            facts = (Standing(permission=permission, by=by, revoked=True),)
+            if (pending := standing.add(facts)) is not None:
+                await pending.wait()
+        return True
 
     async def see(self, level: Level) -> None:
         """Work goes on at this posture."""

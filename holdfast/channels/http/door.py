@@ -52,6 +52,7 @@ _CORS = {
 _STATUS = {
     "admin_only": 403,
     "run_not_found": 404,
+    "rule_not_found": 404,
     "run_ended": 404,
     "session_not_found": 404,
     "model_not_found": 404,

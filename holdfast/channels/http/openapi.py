@@ -22,6 +22,7 @@ _RUN_ID = {"name": "run_id", "in": "path", "required": True, "schema": {"type": 
 _MODEL_ID = {"name": "model_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _REQUEST_ID = {"name": "request_id", "in": "path", "required": True, "schema": {"type": "string"}}
 _SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {"type": "string"}}
+_RULE = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 class RunObject(msgspec.Struct, omit_defaults=True):
@@ -154,6 +155,10 @@ def _paths() -> dict[str, Any]:
                 parameters=[_REQUEST_ID],
                 errors=(409,),
             )
+        },
+        "/v1/rules": {"get": _operation("What is permitted for good", AnyObject)},
+        "/v1/rules/{name}/revoke": {
+            "post": _operation("Take a permission back", AnyObject, parameters=[_RULE])
         },
         "/v1/sandbox/accept": {
             "post": _operation("Go on, however well commands are confined", AnyObject)

@@ -74,6 +74,8 @@ class Routes:
             ("POST", "/v1/runs/{run_id}/approval", self.approval),
             ("GET", "/v1/approvals", self.list_approvals),
             ("POST", "/v1/approvals/{request_id}", self.answer_approval),
+            ("GET", "/v1/rules", self.list_rules),
+            ("POST", "/v1/rules/{name}/revoke", self.revoke_rule),
             ("POST", "/v1/sandbox/accept", self.accept_sandbox),
             ("GET", "/api/sessions/{session_id}/messages", self.messages),
             ("GET", "/api/sessions/{session_id}/events", self.session_events),
@@ -185,6 +187,16 @@ class Routes:
         return json_response(
             {"object": "list", "session_id": session_id, "data": data, "has_more": False}
         )
+
+    async def list_rules(self, request: web.Request) -> web.Response:
+        rules = self._gateway.rules(self._by)
+        data = [{"name": name, "rule": rule} for name, rule in rules.items()]
+        return json_response({"object": "list", "data": data, "has_more": False})
+
+    async def revoke_rule(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        await self._gateway.revoke(self._by, name)
+        return json_response({"name": name, "revoked": True})
 
     async def accept_sandbox(self, request: web.Request) -> web.Response:
         await self._gateway.accept_posture(self._by)
