@@ -142,7 +142,12 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
         async with anyio.create_task_group() as tasks:
             spawner = Spawner(config.home / CALLS, os.getpid(), time.time)
             closing.push_async_callback(_within, CLOSE_S, spawner.aclose)
-            sandbox = Sandbox(config.home, config.user_home, allow_none=config.sandbox.allow_none)
+            sandbox = Sandbox(
+                config.home,
+                config.user_home,
+                allow_none=config.sandbox.allow_none,
+                container=config.sandbox.container,
+            )
             clock = SystemClock()
             hands = Hands(spawner, sandbox, redactor, tasks, clock)
             own = (*terminal.tools(hands, config.terminal.memory_mb), *process.tools(hands))

@@ -85,6 +85,13 @@ Directories = Annotated[
     tuple[Annotated[str, Meta(pattern="^/")], ...],
     Meta(description="a list of absolute directories"),
 ]
+Image = Annotated[
+    str,
+    Meta(
+        pattern=r"^(/[^\x00-\x1f\x7f]*|[A-Za-z0-9][A-Za-z0-9._/:@-]*)?$",
+        description="the name of an image, or an absolute directory",
+    ),
+]
 Policy = Annotated[OnStart, Meta(description='"resume", "wait" or "suspend"')]
 Level = Annotated[
     Literal["debug", "info", "warning", "error"],
@@ -166,9 +173,10 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What happens where nothing can confine a command: refuse it, or ask each time."""
+    """How commands are confined, and what happens where they cannot be: refused, or asked for."""
 
     allow_none: Flag = False
+    container: Image = ""  # an image, or a root directory; empty: no container
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +275,7 @@ _EXAMPLES = MappingProxyType(
         "gateway.allowed_hosts": ["holdfast.example.org"],
         "gateway.allowed_origins": ["https://app.example.org"],
         "gateway.workspace_roots": ["/srv/work"],
+        "sandbox.container": "docker.io/library/python:3.13",
     }
 )
 

@@ -103,6 +103,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         expiry_s = 60
         [sandbox]
         allow_none = true
+        container = "/srv/rootfs"
         [terminal]
         memory_mb = 512
         [log]
@@ -114,6 +115,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
     assert config.gateway.workspace_roots == ("/srv",)
     assert config.recovery.on_start is OnStart.WAIT
     assert (config.approval.mode, config.sandbox.allow_none) == (Mode.SANDBOXED, True)
+    assert config.sandbox.container == "/srv/rootfs"
     assert (config.provider, config.model_name) == ("openai", "m")
 
 
@@ -201,6 +203,12 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
             'FILE: gateway.workspace_roots is ["srv"]',
             "it must be a list of absolute directories; "
             'write workspace_roots = ["/srv/work"] under [gateway]',
+        ),
+        (
+            '[sandbox]\ncontainer = "--privileged"',
+            'FILE: sandbox.container is "--privileged"',
+            "it must be the name of an image, or an absolute directory; "
+            'write container = "docker.io/library/python:3.13" under [sandbox]',
         ),
         (
             '[openai]\nbase_url = "localhost:1"',

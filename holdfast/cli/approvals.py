@@ -3,6 +3,8 @@
 To approve takes an id: nobody should let run what they have not looked at. An answer goes
 to whoever owns the home. If that is nobody, the run goes on in this process, so we stay
 with it to its end.
+
+`holdfast approvals rules`: what `always` answers have permitted for good; `revoke` takes one back.
 """
 
 import argparse
@@ -16,11 +18,12 @@ from holdfast.cli import question, run
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import Plain, Screen
-from holdfast.cli.wire import Approval, TooLate
+from holdfast.cli.wire import Approval, NotFound, Rule, TooLate
 from holdfast.config import Config
 
 _PREFIX = "apr_"  # every request's; it says nothing about which
 _SEE = "see what waits: holdfast approvals"
+_SEE_RULES = "see what is: holdfast approvals rules"
 
 
 def main(args: argparse.Namespace) -> int:
@@ -28,6 +31,10 @@ def main(args: argparse.Namespace) -> int:
     config = run.load(args)
     if args.what == "list":
         return anyio.run(_list, config, _encoded if args.json else _shown)
+    if args.what == "rules":
+        return anyio.run(_rules, config, _encoded if args.json else _named)
+    if args.what == "revoke":
+        return anyio.run(_revoke, config, args.name)
     named = (args.request_id or "").removeprefix(_PREFIX)
     if args.what == "approve" and not named:
         raise Exit(Code.USAGE, f"say which: holdfast approvals approve ID; {_SEE}")
@@ -44,7 +51,7 @@ async def _list(config: Config, show: Callable[[Approval], str]) -> int:
     return Code.OK
 
 
-def _encoded(asked: Approval) -> str:
+def _encoded(asked: Approval | Rule) -> str:
     return msgspec.json.encode(asked).decode()
 
 
@@ -90,3 +97,45 @@ async def _stay(client: Client, run_id: str, screen: Screen) -> None:
     screen.note(f"nobody else serves the home: run {run_id} goes on here, to its end")
     with anyio.open_signal_receiver(signal.SIGINT) as signals:
         await run.follow(client, run_id, screen, signals)
+
+
+async def _rules(config: Config, show: Callable[[Rule], str]) -> int:
+    async with connect(config, Plain().note) as client:
+        rules = await client.rules()
+    for rule in rules:
+        print(show(rule))
+    if not rules and show is _named:
+        print("Nothing is permitted for good.")
+    return Code.OK
+
+
+def _named(rule: Rule) -> str:
+    return f"{rule.name}  {question.visible(rule.rule)}"
+
+
+async def _revoke(config: Config, name: str) -> int:
+    async with connect(config, Plain().note) as client:
+        rule = _find_rule(await client.rules(), name)
+        try:
+            await client.revoke(rule)
+        except NotFound:
+            raise Exit(Code.FAILED, _no_rule(rule.name)) from None
+    print(f"revoked: {_named(rule)}")
+    return Code.OK
+
+
+def _find_rule(rules: tuple[Rule, ...], name: str) -> Rule:
+    """The permission that is meant, by its name or the beginning of it."""
+    match [rule for rule in rules if rule.name.startswith(name)]:
+        case [rule]:
+            return rule
+        case []:
+            raise Exit(Code.FAILED, _no_rule(name))
+        case several:
+            raise Exit(
+                Code.USAGE, f"say which of {len(several)}: {', '.join(r.name for r in several)}"
+            )
+
+
+def _no_rule(name: str) -> str:
+    return f"nothing is permitted for good under {name}; {_SEE_RULES}"

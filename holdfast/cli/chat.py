@@ -6,31 +6,34 @@ there is none, as do Ctrl-D, /quit and /exit. A line typed while a run works wai
 the terminal and is the next one, unless the run asks for an approval before that: what was
 typed until then is dropped, so that it cannot answer what it was not meant for. What a line
 brings may fail; the conversation goes on.
+
+What comes late (LATE-06) is shown above a fresh prompt: the end of a background process, the
+run that follows from it, whatever else happens in the session. When a session is opened again,
+what has come since the user last spoke there is shown first.
 """
 
 import argparse
-import fcntl
-import os
 import signal
-import struct
 import sys
-import termios
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from holdfast import __version__
-from holdfast.cli import run
+from holdfast.cli import news, run
 from holdfast.cli.client import Client, connect
-from holdfast.cli.exits import Code, Exit
+from holdfast.cli.exits import Code, Exit, sole
+from holdfast.cli.keyboard import Keyboard
+from holdfast.cli.news import News
 from holdfast.cli.run import Errand, Signals
 from holdfast.cli.screen import JsonLines, Plain, Screen
+from holdfast.cli.wire import Frame
 from holdfast.config import Config
 
-PROMPT = "› "
 HELP = """\
 Every line goes to the agent, in one conversation.
   /help           this
@@ -38,10 +41,11 @@ Every line goes to the agent, in one conversation.
   Ctrl-C          stops a run; drops a line that is being typed; leaves at an empty prompt
 What is typed while a run works is the next line. If the run asks for an approval, what was
 typed before the question appeared is dropped; a choice is made by its name or letter and Enter,
-never by Enter alone. Other terminals can answer too: holdfast approvals"""
+never by Enter alone. Other terminals can answer too: holdfast approvals
+What comes late, like the end of a background process and the run that it begins, is shown as it
+comes, above the prompt. What was typed until then is kept; only Ctrl-C takes it back."""
 
 _LEAVE = frozenset({"/quit", "/exit"})
-_LOCAL_FLAGS = 3  # where termios keeps them
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,88 +58,133 @@ def main(args: argparse.Namespace) -> int:
 
 
 async def _talk(config: Config, errand: Errand, screen: Screen) -> int:
-    async with connect(config, screen.note) as client:
+    async with connect(config, screen.note) as client, anyio.create_task_group() as tasks:
         await run.check_model(client, errand.submission)
         model = await run.served_model(client) or config.model
         where = errand.submission.workspace
         screen.note(f"Holdfast {__version__} · {model} · {where} · /help, /quit or Ctrl-D leaves")
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
-            while (line := await _next_line(signals)) not in _LEAVE:
+            talk = Talk(client, errand, screen, signals, tasks)
+            await talk.reopen()
+            while (line := await talk.next_line()) not in _LEAVE:
                 if line == "/help":
                     screen.note(HELP)
                 elif line:
-                    errand = _say(errand, input=line)
-                    errand = await _answer(client, errand, screen, signals)
-    if errand.submission.session_id:
-        screen.note(f"to go on: holdfast --session {errand.submission.session_id}")
+                    await talk.say(line)
+            talk.leave()
+        tasks.cancel_scope.cancel()
     return Code.OK
 
 
-async def _answer(client: Client, errand: Errand, screen: Screen, signals: Signals) -> Errand:
-    """One line's run. Returns the errand that the next line goes on from."""
-    try:
-        run_id = await run.despite_interrupt(signals, lambda: run.submit(client, errand, screen))
-        if run_id is not None:
+class Talk:
+    """One conversation: what is said, what is answered, and what comes late."""
+
+    def __init__(
+        self, client: Client, errand: Errand, screen: Screen, signals: Signals, tasks: TaskGroup
+    ) -> None:
+        self._client = client
+        self._errand = errand
+        self._screen = screen
+        self._signals = signals
+        self._tasks = tasks
+        self._keyboard = Keyboard()
+        self._news: News | None = None
+
+    async def reopen(self) -> None:
+        """Show what came in the session since the user last spoke there."""
+        if not self._session:
+            return
+        self._news = await news.reopen(self._client, self._session, self._tasks)
+        frame = self._news.take() if self._news else None
+        if frame is not None:
+            self._screen.note("… since you last spoke here:")
+        while frame is not None and self._news is not None:
+            await self._tell(self._news, frame)
+            frame = self._news.take()
+
+    async def say(self, line: str) -> None:
+        """One line's run. It may fail; the conversation goes on."""
+        client, screen, signals = self._client, self._screen, self._signals
+        errand = self._errand = _say(self._errand, input=line)
+        with self._telling():
+            run_id = await run.despite_interrupt(
+                signals, lambda: run.submit(client, errand, screen)
+            )
+            if run_id is None:
+                return
             if not errand.told:
                 await run.tell_model(client, run_id, errand, screen)
-                errand = replace(errand, told=True)
+                self._errand = replace(self._errand, told=True)
             await run.follow(client, run_id, screen, signals)
             session = (await client.status(run_id)).session_id
-            errand = _say(errand, session_id=session)
-    except* Exit as group:
-        screen.note(f"holdfast: {group.exceptions[0]}")
-    return errand
+            self._errand = _say(self._errand, session_id=session)
+            if self._news is None:
+                self._news = News(client, session)
+                self._tasks.start_soon(self._news.listen)
+            self._news.is_ours(run_id)
+
+    async def next_line(self) -> str:
+        """What the user says next; /quit where that is said without words."""
+        while True:
+            came = await run.unless_interrupted(self._signals, self._line_or_news)
+            if isinstance(came, Frame) and self._news is not None:
+                self._keyboard.withdraw()
+                await self._tell(self._news, came)
+            elif came:
+                return str(came).strip()
+            else:
+                print(flush=True)
+                if came is not None or not self._keyboard.drop():
+                    return "/quit"
+
+    def leave(self) -> None:
+        """Say what becomes of what goes on, and how to come back."""
+        if self._news is not None and self._client.is_owner:
+            run.tell_running(self._news, self._screen)
+        if self._session:
+            self._screen.note(f"to go on: holdfast --session {self._session}")
+
+    @property
+    def _session(self) -> str:
+        return self._errand.submission.session_id
+
+    async def _line_or_news(self) -> str | Frame:
+        """Whatever comes first. What is typed meanwhile stays with the keyboard."""
+        line = ""
+        async with anyio.create_task_group() as either:
+
+            async def hear(late: News) -> None:
+                await late.come()
+                either.cancel_scope.cancel()
+
+            if self._news is not None:
+                either.start_soon(hear, self._news)
+            line = await self._keyboard.line()
+            either.cancel_scope.cancel()
+            return line
+        frame = self._news.take() if self._news is not None else None
+        return frame or ""
+
+    async def _tell(self, late: News, frame: Frame) -> None:
+        """Show a piece of news; a run to its end, and its questions too."""
+        run_id = frame.event.run_id
+        if not run_id:
+            self._screen.show(frame)
+            return
+        with self._telling():
+            if not late.is_late(await self._client.status(run_id)):
+                self._screen.note(f"● run {run_id} of this session, begun elsewhere:")
+            await run.follow(self._client, run_id, self._screen, self._signals)
+            late.is_ours(run_id)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Whatever fails in the block is told, and the conversation goes on."""
+        try:
+            yield
+        except* Exit as group:
+            self._screen.note(f"holdfast: {sole(group)}")
 
 
 def _say(errand: Errand, **fields: str) -> Errand:
     return replace(errand, submission=msgspec.structs.replace(errand.submission, **fields))
-
-
-async def _next_line(signals: Signals) -> str:
-    """What the user says next; /quit where that is said without words."""
-    while True:
-        line = await run.unless_interrupted(signals, _read_line)
-        if line:
-            return line.strip()
-        print(flush=True)
-        if line is not None or not _drop_typed():
-            return "/quit"
-
-
-async def _read_line() -> str:
-    """The next line with its end, or nothing at the end of the input.
-
-    By readiness, not in a thread: a thread in read() could be neither cancelled nor left.
-    """
-    print(PROMPT, end="", flush=True)
-    with _flags(on=termios.NOFLSH):  # else an interrupt drops the line before we can look
-        await anyio.wait_readable(sys.stdin)
-        return os.read(sys.stdin.fileno(), 1 << 16).decode("utf-8", "replace")
-
-
-def _drop_typed() -> bool:
-    """Drop the line that is being typed; whether there was one.
-
-    Until its end is typed, it is the terminal's alone: that shows it to us only while it
-    does not keep lines.
-    """
-    keyboard = sys.stdin.fileno()
-    with _flags(off=termios.ICANON):
-        room = fcntl.ioctl(keyboard, termios.FIONREAD, struct.pack("i", 0))
-        termios.tcflush(keyboard, termios.TCIFLUSH)
-    return bool(struct.unpack("i", room)[0])
-
-
-@contextmanager
-def _flags(*, on: int = 0, off: int = 0) -> Iterator[None]:
-    """The terminal's local flags, changed for as long as the block lasts."""
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
-    changed = before.copy()
-    changed[_LOCAL_FLAGS] = (changed[_LOCAL_FLAGS] | on) & ~off
-    termios.tcsetattr(keyboard, termios.TCSANOW, changed)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):  # the terminal may be gone
-            termios.tcsetattr(keyboard, termios.TCSANOW, before)

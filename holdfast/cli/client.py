@@ -29,9 +29,13 @@ from holdfast.cli.wire import (
     Answered,
     Approval,
     Approvals,
+    Confined,
     Event,
     Frame,
+    Health,
     Passing,
+    Rule,
+    Rules,
     Runs,
     RunStatus,
     Submission,
@@ -44,8 +48,10 @@ from holdfast.lock import SOCKET, Lock, take_lock
 PATIENCE_S = 10.0
 POLL_S = 0.1
 LEAVE_S = 12.0  # more than the engine allows itself for its own way down
+RETURN_S = 0.5  # between two looks whether somebody serves a session that is only listened to
 SILENCE_S = 45.0  # the stream sends a comment every 15 s: three missed ones are a dead owner
 
+_LOOK = aiohttp.ClientTimeout(total=1.0)
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 
 T = TypeVar("T")
@@ -92,6 +98,7 @@ class _Host:
         self._leaving.set()
         if self._ended is not None:
             await self._ended.wait()
+        self._leaving = anyio.Event()
 
     async def _embed(
         self,
@@ -137,9 +144,16 @@ class Client(Value):
         """The run as it stands."""
         return await self._ask("GET", _path(run_id), RunStatus)
 
-    async def runs(self) -> tuple[RunStatus, ...]:
-        """The latest runs, newest first."""
-        return (await self._ask("GET", "/v1/runs", Runs)).data
+    async def runs(self, session_id: str = "", limit: int = 20) -> tuple[RunStatus, ...]:
+        """The latest runs, of one session if it is named, newest first."""
+        whose = f"&session_id={quote(session_id, safe='')}" if session_id else ""
+        return (await self._ask("GET", f"/v1/runs?limit={limit}{whose}", Runs)).data
+
+    async def take_up(self, run_id: str) -> None:
+        """See to it that an unfinished run goes on: an engine of our own came without it."""
+        if self.is_owner:
+            await self.host.stop()
+            await self._find_owner(anyio.current_time() + self.patience_s, RunId(run_id))
 
     async def stop(self, run_id: str) -> None:
         """Ask for the run's end. Raises `NotFound` if it has ended already."""
@@ -154,6 +168,33 @@ class Client(Value):
         path = f"/v1/approvals/{quote(asked.request_id, safe='')}"
         return await self._ask("POST", path, Answered, Answer(choice), runs=(asked.run_id,))
 
+    async def rules(self) -> tuple[Rule, ...]:
+        """What is permitted for good."""
+        return (await self._ask("GET", "/v1/rules", Rules)).data
+
+    async def revoke(self, rule: Rule) -> None:
+        """Take a permission back. Raises `NotFound` if somebody was faster."""
+        await self._ask("POST", f"/v1/rules/{quote(rule.name, safe='')}/revoke", dict)
+
+    async def accept_sandbox(self) -> Confined:
+        """Let work go on, however well commands are confined here; how well that is."""
+        return await self._ask("POST", "/v1/sandbox/accept", Confined)
+
+    async def health(self) -> Health | None:
+        """What whoever serves says of itself once it knows its sandbox; None: it does not say."""
+        found: Health | None = None
+        while True:
+            try:
+                async with self.http.get("/health/detailed", timeout=_LOOK) as response:
+                    found = msgspec.json.decode(await response.read(), type=Health)
+            except msgspec.DecodeError:
+                return None
+            except _LOST:
+                found = None
+            if found is not None and found.sandbox.level:
+                return found
+            await anyio.sleep(POLL_S)
+
     @property
     def is_owner(self) -> bool:
         """Whether it is this process that serves the home, since nobody else does."""
@@ -165,7 +206,7 @@ class Client(Value):
         deadline: float | None = None
         while True:
             try:
-                async with aclosing(self._stream(run_id, after)) as frames:
+                async with aclosing(self._stream(_path(run_id), after)) as frames:
                     async for frame in frames:
                         after, deadline = frame.event.seq, None
                         yield frame
@@ -178,13 +219,33 @@ class Client(Value):
             await self._pause(deadline)
             await self._find_owner(deadline, RunId(run_id))
 
-    async def _stream(self, run_id: str, after: int) -> AsyncGenerator[Frame, None]:
+    async def first(self, run_id: str) -> int:
+        """The number of the run's first event, when there is one."""
+        async with aclosing(self.follow(run_id)) as frames:
+            return (await anext(frames)).event.seq
+
+    async def listen(self, session_id: str, after: int) -> AsyncGenerator[Frame, None]:
+        """The session's events after `after`, for as long as somebody listens.
+
+        It waits quietly for an owner and never becomes one: to listen is no work.
+        """
+        path = f"/api/sessions/{quote(session_id, safe='')}"
+        while True:
+            try:
+                async with aclosing(self._stream(path, after)) as frames:
+                    async for frame in frames:
+                        after = frame.event.seq
+                        yield frame
+            except (*_LOST, Exit):
+                pass
+            await anyio.sleep(RETURN_S)
+
+    async def _stream(self, path: str, after: int) -> AsyncGenerator[Frame, None]:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self.patience_s, sock_read=SILENCE_S
         )
         headers = {"Last-Event-ID": str(after)}
-        path = _path(run_id) + "/events"
-        async with self.http.get(path, headers=headers, timeout=timeout) as response:
+        async with self.http.get(path + "/events", headers=headers, timeout=timeout) as response:
             if response.status != 200:
                 refused = refusal(response.status, await response.read())
                 if isinstance(refused, Passing):
@@ -251,8 +312,7 @@ class Client(Value):
     async def is_served(self) -> bool:
         """Whether somebody answers at the door right now."""
         try:
-            timeout = aiohttp.ClientTimeout(total=1.0)
-            async with self.http.get("/health", timeout=timeout) as response:
+            async with self.http.get("/health", timeout=_LOOK) as response:
                 return response.status < 500
         except _LOST:
             return False

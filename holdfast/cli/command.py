@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from holdfast import __version__
-from holdfast.cli.exits import Code, Exit
+from holdfast.cli.exits import Code, Exit, sole
 
 _EPILOG = """\
 Without a command: a conversation, or one run if the words come through a pipe.
@@ -23,7 +23,7 @@ Without a command: a conversation, or one run if the words come through a pipe.
 exit codes:
   0 done   1 the run failed, or something needs mending   2 wrong usage
   4 the model's server refused for good   70 our fault   74 output not written
-  75 nobody could be reached, try again   78 configuration   130 interrupted
+  75 try again: nobody could be reached, or the run is held   78 configuration   130 interrupted
 """
 _ABOUT_RUN = """The answer goes to stdout, everything else to stderr; the end is the exit code.
 
@@ -32,12 +32,18 @@ there: what would run, whole, and the choices. Nothing is chosen beforehand and 
 chooses nothing. What was typed before the question appeared is dropped and answers nothing.
 With --json the question is an event: answer it with `holdfast approvals`. Where stdin is no
 terminal nobody can be asked: what needs an approval is denied, and the model is told.
+
+No work is done where commands are confined worse than before, until `holdfast sandbox accept`.
+The run is kept and held; where stdin is no terminal, or with --json, the exit code is 75.
+A background process that a run leaves ends with this command where no gateway serves the home.
 """
 _ABOUT_APPROVALS = """What runs ask for before they do it, and the answers.
 
   holdfast approvals                 all that waits: what would run, whole, and how long it waits
   holdfast approvals approve ID      let it run, this once
   holdfast approvals deny ID         do not let it run; the model is told, and goes on
+  holdfast approvals rules           what `always` has permitted for good, each with its name
+  holdfast approvals revoke NAME     take such a permission back
 
 A request is answered once: by whoever is first, here, at the terminal of its run or over HTTP.
 One that nobody answers in time is denied. It outlives a restart, and a yes is good only for
@@ -47,6 +53,21 @@ _ABOUT_ID = """ID is the request's id, or as much of its beginning as no other r
 
 exit codes: 0 answered; 1 nothing waits under that ID, or it does not offer that choice;
 2 no ID was given, or several requests begin with it
+"""
+_ABOUT_SANDBOX = """How well commands are confined, and whether work is held for that.
+
+  holdfast sandbox                   the level, what it means, and why no work is done, if so
+  holdfast sandbox accept            go on, although commands are confined worse than before
+
+Levels: L3 a container, L2 a sandbox of the system, L1 a weaker one, L0 none. Where the level is
+lower than when work went on last, nothing runs until you accept it: what was submitted is kept.
+Accepted once is accepted, until it gets lower still. To mend it instead: holdfast doctor
+
+exit codes: 0 shown, or accepted; 1 no work is done
+"""
+_ABOUT_RULE = """NAME is the permission's name, or as much of its beginning as no other has.
+
+exit codes: 0 revoked; 1 nothing is permitted under that NAME; 2 several begin with it
 """
 _SPOKEN = {"help": "--help", "version": "--version"}
 
@@ -93,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
     _add_approvals(commands)
+    _add_sandbox(commands)
     audit = commands.add_parser("audit", help="who allowed what, and whether that is all of it")
     audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
     audit.add_argument("--run", metavar="RUN", help="only what concerns this run")
@@ -106,7 +128,7 @@ def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     text = argparse.RawDescriptionHelpFormatter
     approvals = commands.add_parser(
         "approvals",
-        help="what waits for your approval; approve or deny it",
+        help="what waits for your approval; approve or deny it; what is permitted for good",
         description=_ABOUT_APPROVALS,
         epilog=_ABOUT_ID,
         formatter_class=text,
@@ -140,6 +162,32 @@ def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     )
     deny.add_argument("request_id", nargs="?", metavar="ID", type=_some_text)
     deny.set_defaults(parser=deny, what="deny", choice="deny")
+    rules = said.add_parser("rules", help="what is permitted for good")
+    rules.add_argument("--json", action="store_true", default=unsaid, help=programs)
+    rules.set_defaults(parser=rules, what="rules")
+    about = "Take back what an `always` has permitted. What runs already is not ended by that."
+    revoke = said.add_parser(
+        "revoke",
+        help="take such a permission back",
+        description=about,
+        epilog=_ABOUT_RULE,
+        formatter_class=text,
+    )
+    revoke.add_argument("name", metavar="NAME", type=_some_text)
+    revoke.set_defaults(parser=revoke, what="revoke")
+
+
+def _add_sandbox(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    sandbox = commands.add_parser(
+        "sandbox",
+        help="how well commands are confined; accept it where it got worse",
+        description=_ABOUT_SANDBOX,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sandbox.add_argument("what", nargs="?", choices=["show", "accept"], default="show")
+    unsaid = argparse.SUPPRESS
+    sandbox.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    sandbox.set_defaults(handler="holdfast.cli.sandbox", parser=sandbox)
 
 
 def _add_run(to: argparse.ArgumentParser, absent: str | None) -> None:
@@ -171,7 +219,7 @@ def main(argv: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001  the last supervisor: it becomes an exit code
-        code = _explain(_sole(error))
+        code = _explain(sole(error))
     _leave(sys.stdout)
     _leave(sys.stderr)
     return code
@@ -200,13 +248,6 @@ def _leave(stream: TextIO | None) -> None:
     except OSError:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _sole(error: BaseException) -> BaseException:
-    """What went wrong, out of the groups that tasks wrap it in."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _explain(error: BaseException) -> int:

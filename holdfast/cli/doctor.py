@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +24,7 @@ from msgspec.structs import asdict
 import holdfast
 from holdfast import config as configuration
 from holdfast.app import build_model
+from holdfast.cli import sandbox
 from holdfast.cli.exits import Code
 from holdfast.config import Config
 from holdfast.core.approval import Level
@@ -33,7 +33,6 @@ from holdfast.errors import HoldfastError, Misconfigured
 from holdfast.lock import FILE as LOCK
 from holdfast.lock import SOCKET, Owner, read_owner
 from holdfast.plugins import find_tools
-from holdfast.tools.sandbox import Sandbox
 
 MODEL_S = 0.7
 OWNER_S = 0.3
@@ -113,13 +112,10 @@ async def _configured(config: Config, owner: Owner | None) -> list[Check]:
 
 
 async def _sandbox(config: Config) -> Check:
-    """How well a command started from here would be confined: found by trying, in a home of its own."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as home:
-        allow_none = config.sandbox.allow_none
-        tried = Sandbox(Path(home), config.user_home, allow_none=allow_none)
-        posture = await tried.probe()
+    """How well a command started from here would be confined."""
+    posture = await sandbox.probe(config)
     match posture.level:
-        case Level.L0 if allow_none:
+        case Level.L0 if config.sandbox.allow_none:
             return Check("sandbox", Verdict.NOTE, posture.note, _CONFINE)
         case Level.L0:
             return Check("sandbox", Verdict.BAD, posture.note, _CONFINE)

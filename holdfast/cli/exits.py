@@ -12,7 +12,7 @@ class Code(IntEnum):
     REJECTED = 4  # the model's server refused for good
     INTERNAL = 70  # our fault
     OUTPUT = 74  # what is to be written cannot be: the disk is full, say
-    TRY_AGAIN = 75  # nobody could be reached
+    TRY_AGAIN = 75  # nobody could be reached, or what was accepted is held
     CONFIG = 78
     INTERRUPTED = 130
     UNREAD = 141  # whoever read our output has left
@@ -24,3 +24,10 @@ class Exit(Exception):
     def __init__(self, code: Code, line: str) -> None:
         super().__init__(line)
         self.code = code
+
+
+def sole(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups that tasks wrap it in."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -61,7 +61,10 @@ def answered(choice: str) -> str:
     return "denied" if choice == "deny" else f"approved ({choice})"
 
 
+def visible(line: str) -> str:
+    """A line with what hides in it made visible. What is escaped already stays so."""
+    return "".join(f"\\u{{{ord(c):x}}}" if hidden(c) else c for c in line)
+
+
 def _visible(text: str) -> list[str]:
-    """The lines of a text with what hides made visible. What is escaped already stays so."""
-    lines = text.split("\n")
-    return ["".join(f"\\u{{{ord(c):x}}}" if hidden(c) else c for c in line) for line in lines]
+    return [visible(line) for line in text.split("\n")]

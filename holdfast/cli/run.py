@@ -3,6 +3,9 @@
 Ctrl-C asks the run to stop and waits for its end; a second one leaves at once. On a
 terminal the run's requests for approval are put there (cli/ask.py). Where nobody can be
 asked, because the words come through a pipe, the submission says so.
+
+Where no work is done, because commands are confined worse than before, a run is held until the
+operator has accepted that: told on a terminal, and anywhere else the end (75). The run is kept.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from holdfast import observe
 from holdfast.cli import ask, workspace
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
+from holdfast.cli.news import News
 from holdfast.cli.screen import JsonLines, Plain, Screen
 from holdfast.cli.wire import Event, Models, NotFound, Submission, WorkspaceFixed
 from holdfast.config import Config
@@ -103,7 +107,30 @@ async def _run(config: Config, errand: Errand, screen: Screen) -> int:
             if run_id is None:
                 raise Exit(Code.INTERRUPTED, "interrupted; the run may have been accepted")
             await tell_model(client, run_id, errand, screen)
-            return await follow(client, run_id, screen, signals)
+            code = await follow(client, run_id, screen, signals)
+            if client.is_owner:
+                tell_running(await _left(client, run_id), screen)
+            return code
+
+
+async def _left(client: Client, run_id: str) -> News:
+    """What the session of a run that has ended tells from its beginning on."""
+    run = await client.status(run_id)
+    news = News(client, run.session_id, await client.first(run_id) - 1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(news.listen)
+        await news.catch_up([run])
+        tasks.cancel_scope.cancel()
+    return news
+
+
+def tell_running(news: News, screen: Screen) -> None:
+    """Say which background processes end with this process, which is what serves them."""
+    for name, command in news.running.items():
+        screen.note(
+            f"● background process {name} ends with us, unless it is detached: {command}\n"
+            "  nobody else serves the home; what is to go on needs: holdfast gateway run"
+        )
 
 
 async def submit(client: Client, errand: Errand, screen: Screen) -> str:
@@ -163,6 +190,7 @@ async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) 
         tasks.start_soon(_stop_on_signal, client, run_id, screen, questions, signals, stopped)
         if questions is not None:
             tasks.start_soon(questions.put)
+        tasks.start_soon(_tell_if_held, client, run_id, screen)
         async with aclosing(client.follow(run_id)) as frames:
             async for frame in frames:
                 if questions is None or not questions.hear(frame.event):
@@ -170,6 +198,19 @@ async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) 
                 ending = frame.event
         tasks.cancel_scope.cancel()
     return _code(ending, stopped=stopped.is_set())
+
+
+async def _tell_if_held(client: Client, run_id: str, screen: Screen) -> None:
+    """Say that no work is done, and why. Where nobody would read it, do not wait for it."""
+    health = await client.health()
+    if health is None or not health.paused:
+        return
+    if not (isinstance(screen, Plain) and ask.at_terminal()):
+        raise Exit(
+            Code.TRY_AGAIN,
+            f"run {run_id} is kept and held: {health.paused}; then: holdfast runs {run_id}",
+        )
+    screen.note(f"… held: {health.paused} (in another terminal; Ctrl-C stops the run)")
 
 
 async def _stop_on_signal(

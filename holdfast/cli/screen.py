@@ -26,7 +26,8 @@ _VISIBLE |= {ord("\r"): None, 0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0
 
 _CONFINED = frozenset({"", "L2", "L3"})  # nothing to warn of, or nothing known
 _WOKEN = "woken"  # by what it waited for; nothing was interrupted
-_DIM, _BRIGHT, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
+_DIM, _BRIGHT = "\x1b[2m", "\x1b[0m"
+ERASE = "\r\x1b[K"
 
 
 class Screen(Protocol):
@@ -59,7 +60,7 @@ class Plain:
         self._shown = ""  # of the current turn
         self._held = ""  # of the current turn, not shown yet
         self._live = sys.stdout is not None and sys.stdout.isatty()
-        self._clever = _is_clever()
+        self._clever = is_clever()
         self._output = Output()
         self._speaker = ""  # the call whose output has not ended its line
         self._question = ""  # the line that waits for an answer
@@ -86,7 +87,7 @@ class Plain:
         """Take back the line to answer, with what was typed to it."""
         if self._question:
             self._question = ""
-            _tell(_ERASE if self._clever else "\n")
+            _tell(ERASE if self._clever else "\n")
 
     def show(self, frame: Frame) -> None:
         with self._above():
@@ -140,6 +141,10 @@ class Plain:
                 self.note(_asks(event))
             case "approval.responded":
                 self.note(f"… {question.answered(event.choice)}")
+            case "process.ended":
+                self.note(f"● background process {event.process_id}: {event.how}")
+            case "process.matched":
+                self.note(f"● background process {event.process_id} wrote:{_quoted(event.lines)}")
             case "approval.expired":
                 self.note("… nobody answered in time: it is not run")
             case _:
@@ -215,7 +220,7 @@ def _tell(text: str) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
 
-def _is_clever() -> bool:
+def is_clever() -> bool:
     """Whether the notes go to a terminal that can dim a text and erase a line."""
     if sys.stderr is None or not sys.stderr.isatty():
         return False
@@ -224,6 +229,12 @@ def _is_clever() -> bool:
         return bool(curses.tigetstr("dim") and curses.tigetstr("el"))
     except curses.error:  # nothing is known of it
         return False
+
+
+def _quoted(lines: str) -> str:
+    """What a process wrote, so that it cannot pass for our own words."""
+    text = Output().text("", lines).rstrip("\n")
+    return "".join(f"\n  {line}" for line in text.split("\n"))
 
 
 def _asks(event: Event) -> str:

@@ -7,6 +7,7 @@ from holdfast.core.types import Value
 
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})
 _PASSING = frozenset({"gateway_draining", "gateway_starting"})
+ENDED = frozenset({"completed", "failed", "cancelled"})
 _TOO_LATE = frozenset({"approval_not_pending", "approval_not_active"})
 
 
@@ -33,6 +34,10 @@ class RunStatus(msgspec.Struct, frozen=True):
     session_id: str
     model: str
     created_at: float
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
 
 
 class Runs(msgspec.Struct, frozen=True):
@@ -71,6 +76,33 @@ class Answered(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+class Rule(msgspec.Struct, frozen=True):
+    """A standing permission: a name that stays the same, and its words."""
+
+    name: str
+    rule: str
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What `GET /v1/rules` answers."""
+
+    data: tuple[Rule, ...]
+
+
+class Confined(msgspec.Struct, frozen=True):
+    """How well commands are confined; without a level while that is not known yet."""
+
+    level: str
+    note: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What we read of `GET /health/detailed`."""
+
+    sandbox: Confined
+    paused: str  # why no work is done, and what to do about it; empty: it is
+
+
 class Model(msgspec.Struct, frozen=True):
     id: str
 
@@ -85,8 +117,9 @@ class Event(msgspec.Struct, frozen=True):
     """What we read of an event; each kind fills its own fields."""
 
     event: str
-    run_id: str
     seq: int
+    run_id: str = ""  # a session's own events have none
+    timestamp: float = 0.0
     turn: int = 0
     delta: str = ""
     output: str = ""
@@ -104,6 +137,9 @@ class Event(msgspec.Struct, frozen=True):
     choice: str = ""
     expires_at: float = 0.0
     sandbox: str = ""
+    process_id: str = ""
+    how: str = ""
+    lines: str = ""
 
 
 def requested(event: Event) -> Approval:

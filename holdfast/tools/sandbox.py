@@ -1,6 +1,6 @@
 """The sandbox: a ladder of ways to confine a command, chosen by trying, never silent.
 
-    L3  a container of its own              not built yet: needs an engine and an image
+    L3  a podman container of its own       only with an image the operator names; no network
     L2  bubblewrap and seccomp              own process, network, mount and ipc namespaces
     L1  Landlock, seccomp and limits        where user namespaces are denied; no namespaces
     L0  nothing                             only if the operator allows it; UNSANDBOXED
@@ -29,7 +29,7 @@ from holdfast.core.approval import Level as Level
 from holdfast.core.approval import Posture as Posture
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools import cage, landlock, proxy, seatbelt, seccomp, view
+from holdfast.tools import cage, container, landlock, proxy, seatbelt, seccomp, shim, view
 from holdfast.tools.cage import Attempt
 from holdfast.tools.view import Access
 
@@ -62,11 +62,16 @@ PROBE_S = 20.0  # a canary that takes longer has not shown anything
 _UNPROBED = Posture(Level.L0, (), (), "UNSANDBOXED: nothing has been tried yet")
 _ALL = frozenset(Attempt)
 _LEAST = {
+    Level.L3: _ALL,
     Level.L2: _ALL,
     Level.L1: _ALL - {Attempt.CHMOD, Attempt.SIGNAL, Attempt.ABSTRACT},
     Level.L0: frozenset(),
 }
-_MEANS = {Level.L2: "bubblewrap and seccomp", Level.L1: "Landlock and seccomp"}
+_MEANS = {
+    Level.L3: "a podman container and seccomp, no network for anybody",
+    Level.L2: "bubblewrap and seccomp",
+    Level.L1: "Landlock and seccomp",
+}
 if sys.platform == "darwin":
     _MEANS = {Level.L2: "seatbelt"}
 
@@ -112,6 +117,7 @@ class Sandbox:
         *,
         allow_none: bool,
         exec_path: Sequence[str] | None = None,
+        container: str = "",
     ) -> None:
         path = os.get_exec_path() if exec_path is None else exec_path
         self._path = tuple(folder for folder in path if os.path.isabs(folder))
@@ -119,6 +125,8 @@ class Sandbox:
         self._user_home = os.path.realpath(user_home)
         self._allow_none = allow_none
         self._bwrap = shutil.which("bwrap", path=os.pathsep.join(self._path)) or ""
+        self._podman = shutil.which("podman", path=os.pathsep.join(self._path)) or ""
+        self._image = container
         self._posture = _UNPROBED
 
     @property
@@ -129,7 +137,8 @@ class Sandbox:
     async def probe(self) -> Posture:
         """Let the canary try the rungs from the top; take the first one that holds."""
         failed: list[str] = []
-        for level in (*sorted(_MEANS, reverse=True), Level.L0):
+        rungs = [level for level in _MEANS if level is not Level.L3 or self._image]
+        for level in (*sorted(rungs, reverse=True), Level.L0):
             found = await self._try(level)
             if isinstance(found, str):
                 failed.append(f"no {level.name}: {found}")
@@ -173,14 +182,17 @@ class Sandbox:
         """What the canary reached on this rung, or why it could not be asked."""
         if level is Level.L2 and sys.platform != "darwin" and not self._bwrap:
             return "bubblewrap is not installed"
+        if level is Level.L3 and (why := await self._clear()):
+            return why
         home, user_home = Path(self._home), Path(self._user_home)
         async with cage.open_cage(home, user_home) as (targets, victim):
             profile = Profile(str(targets.workspace))
+            argv = targets.argv(victim.pid)
+            if level is Level.L3:
+                argv = ("python3", *argv[1:])  # the image's own
             try:
-                confined = self._confined(
-                    level, profile, targets.argv(victim.pid), profile.workspace
-                )
-            except ValueError as unknown:  # a machine that seccomp has no numbers for
+                confined = self._confined(level, profile, argv, profile.workspace)
+            except (ValueError, ToolFailed) as unknown:  # a machine without system call numbers
                 return str(unknown)
             try:
                 with anyio.fail_after(PROBE_S):
@@ -197,12 +209,65 @@ class Sandbox:
             finally:
                 confined.close()
             if not targets.ran() or done.returncode != 0:
-                said = done.stderr.decode(errors="replace").strip().splitlines()
-                return said[-1] if said else f"ended with {done.returncode}"
+                return _last(done.stderr) or f"ended with {done.returncode}"
             reached = targets.reached(done.stdout.decode(errors="replace"))
             reached[Attempt.SIGNAL] = not await cage.alive(victim)
         missing = [a for a in _LEAST[level] if reached.get(a)]
         return "does not hold" if missing else reached
+
+    async def _clear(self) -> str:
+        """Remove what killed containers have left; why there can be none here."""
+        if not self._podman:
+            return "podman is not installed"
+        try:
+            with anyio.fail_after(PROBE_S):
+                if names := container.dead(await self._listed()):
+                    await self._ask(container.removal(self._podman, names))
+        except TimeoutError:
+            return "podman is too slow"
+        except (OSError, ToolFailed) as error:
+            return str(error)
+        return ""
+
+    async def _listed(self) -> str:
+        listing = container.listing(self._podman, _hash(self._home))
+        try:
+            return await self._ask(listing)
+        except ToolFailed as error:
+            if container.LOST not in str(error):
+                raise
+        await self._ask(container.reset(self._podman))
+        return await self._ask(listing)
+
+    async def _ask(self, command: Sequence[str]) -> str:
+        done = await anyio.run_process(command, check=False, env=self._engines())
+        if done.returncode:
+            raise ToolFailed(_last(done.stderr) or f"podman ended with {done.returncode}")
+        return done.stdout.decode()
+
+    def _engines(self) -> dict[str, str]:
+        """The environment of podman itself."""
+        runtime = f"/run/user/{os.getuid()}"
+        where = {"XDG_RUNTIME_DIR": runtime} if os.path.isdir(runtime) else {}
+        return {"HOME": self._user_home, "PATH": os.pathsep.join(self._path), **where}
+
+    def _contained(self, seen: view.View, cache: str, argv: Sequence[str], cwd: str) -> Confined:
+        env = self._environment(cache, "/tmp")
+        try:
+            outer = container.confine(
+                self._podman,
+                self._image,
+                argv,
+                writable=[path for path, access in seen.items() if access is Access.WRITE],
+                env={name: env[name] for name in env if name not in ("PATH", *_ROOTS)},
+                cwd=cwd,
+                seccomp=seccomp.program(seccomp.NAMESPACED),
+                owner=_hash(self._home),
+                handed=(shim.MARK,),
+            )
+        except ValueError as error:
+            raise ToolFailed(f"No command can run here: {error}.") from error
+        return Confined(tuple(outer), (), self._engines(), cwd)
 
     def _judged(self, level: Level, reached: dict[Attempt, bool], failed: list[str]) -> Posture:
         blocked = tuple(str(a) for a in Attempt if reached.get(a) is False)
@@ -231,6 +296,8 @@ class Sandbox:
         if level is Level.L1:
             env = self._environment(cache, f"{cache}/tmp")
             return Confined((*_landlocked(seen), "--", *argv), (), env, cwd)
+        if level is Level.L3:
+            return self._contained(seen, cache, argv, cwd)
         filter_fd = _in_memory(seccomp.program(seccomp.NAMESPACED))
         outer = (self._bwrap, *_BWRAP, *_mounts(seen), "--seccomp", str(filter_fd))
         env = self._environment(cache, "/tmp")
@@ -247,8 +314,7 @@ class Sandbox:
         return view.settle({**seen, cache: Access.WRITE})
 
     def _cache(self, workspace: str) -> str:
-        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
-        cache = Path(self._home, "caches", name)
+        cache = Path(self._home, "caches", _hash(workspace))
         (cache / "tmp").mkdir(mode=0o700, parents=True, exist_ok=True)
         return str(cache)
 
@@ -271,6 +337,15 @@ class Sandbox:
             "GIT_CONFIG_COUNT": str(len(_GIT)),
             **git,
         }
+
+
+def _last(said: bytes) -> str:
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _hash(path: str) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 def _mounts(seen: view.View) -> list[str]:

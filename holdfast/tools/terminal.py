@@ -315,8 +315,8 @@ class _Terminal:
         os.set_blocking(reading, False)
         try:
             # On the line itself, so that line numbers in errors stay right; and not to be traced.
-            last = "{ builtin set +x; } 2>/dev/null; builtin pwd -P 2>/dev/null"
-            argv = plan.argv(f"trap '{last} >&{writing}' EXIT; ")
+            last = f"{{ builtin set +x; builtin pwd -P >&{writing}; }} 2>/dev/null"
+            argv = plan.argv(f"trap '{last}' EXIT; ")
             command = self._command(
                 asked, plan, argv, timeout_s, asked.stdin.encode(), pass_fds=(writing,)
             )

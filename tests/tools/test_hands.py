@@ -3,8 +3,8 @@
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,17 @@ class Desk:
         )
         self.processes[b.process_id] = Journaled(started, time.time())
         return b.process_id
+
+
+@contextmanager
+def fifo(path: Path) -> Iterator[int]:
+    """A new named pipe, open at both ends, so that nobody waits for the other one."""
+    os.mkfifo(path)
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def read(outcome: Outcome) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from holdfast.tools.spawn import Ended
 from holdfast.tools.terminal import MAX_OUTPUT, Terminal
 from holdfast.tools.tool import Context, Done, Failed, Judge, Unknown, schema
 from tests.fakes.clock import ManualClock
-from tests.tools.test_hands import RUN, RUNGS, SECRET, Bare, Desk, desk, read
+from tests.tools.test_hands import RUN, RUNGS, SECRET, Bare, Desk, desk, fifo, read
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +158,7 @@ async def test_output_that_fits_is_whole_and_binary_is_bounded(tmp_path: Path) -
 async def test_a_secret_is_in_no_result_wherever_it_is_cut(tmp_path: Path, rung: str) -> None:
     async with desk(tmp_path, rung) as it:
         for call, before in enumerate(range(MAX_OUTPUT // 2 - 64 - 30, MAX_OUTPUT // 2 - 60, 7)):
-            (it.workspace / "text").write_text(" " * before + f"{SECRET}\n" * 3000)
+            (it.workspace / "text").write_text(" " * before + f"{SECRET} " * 3000)
             text = (await it.result("cat text", str(call)))["output"]
             assert "sesame" not in text
             assert "the-door" not in text
@@ -168,16 +168,15 @@ async def test_a_secret_is_in_no_result_wherever_it_is_cut(tmp_path: Path, rung:
 async def test_a_secret_written_in_two_pieces_is_in_no_progress(tmp_path: Path) -> None:
     clock = ManualClock()
     async with desk(tmp_path, clock=clock) as it:
-        os.mkfifo(it.workspace / "go")
-        script = (
-            f"printf 'begin {SECRET[:9]}'; read x < go; printf '{SECRET[9:]} end\\n'; read x < go"
-        )
-        async with anyio.create_task_group() as group:
-            group.start_soon(it.run, script)
-            await shown(it, clock, "begin ")
-            await write(it.workspace / "go")
-            await shown(it, clock, " end\n")
-            await write(it.workspace / "go")
+        first, rest = SECRET[:9], SECRET[9:]
+        script = f"printf 'begin {first}'; read x < go; printf '{rest} end\\n'; read x < on"
+        with fifo(it.workspace / "go") as go, fifo(it.workspace / "on") as on:
+            async with anyio.create_task_group() as group:
+                group.start_soon(it.run, script)
+                await shown(it, clock, "begin ")
+                os.write(go, b"\n")
+                await shown(it, clock, " end\n")
+                os.write(on, b"\n")
         assert "".join(it.said) == f"begin {REDACTED} end\n"
         assert len(it.said) == 2
 
@@ -189,11 +188,6 @@ async def shown(it: Desk, clock: ManualClock, text: str) -> None:
             await clock.due_within(0.25)
             clock.advance(0.25)
             await anyio.lowlevel.checkpoint()
-
-
-async def write(path: Path) -> None:
-    async with await anyio.open_file(path, "w") as file:
-        await file.write("\n")
 
 
 async def test_what_a_command_says_is_told_on_its_way_and_once(tmp_path: Path) -> None:
@@ -584,12 +578,11 @@ anyio.run(main, *sys.argv[1:])
 async def killed_gateway(root: Path, command: str, background: str = "no") -> None:
     """A gateway in a process of its own is killed while `command` runs."""
     argv = [sys.executable, "-c", GATEWAY, str(root), command, background]
-    os.mkfifo(root / "begun")
-    async with await anyio.open_process(argv, cwd=Path(__file__).parents[2]) as process:
-        async with await anyio.open_file(root / "begun") as begun:
+    with fifo(root / "begun") as begun:
+        async with await anyio.open_process(argv, cwd=Path(__file__).parents[2]) as process:
             with anyio.fail_after(30):
-                await begun.read()
-        process.kill()
+                await anyio.wait_readable(begun)
+            process.kill()
 
 
 @pytest.mark.fault("F-19")
