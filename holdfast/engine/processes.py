@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 0.5
 RECORD_S = 2.0  # for ends to reach the disk on the way down
+TIDY_EVERY_S = 600.0
 KEEP_S = 24 * 3600.0  # traces of what has ended
 
 
@@ -50,6 +51,12 @@ class Processes:
     async def sweep(self) -> None:
         """Before anything is brought back: nothing of an earlier gateway runs but the detached."""
         await self._hands.sweep()
+
+    async def tend(self) -> None:
+        """For as long as the process lives: let go of traces that nobody needs any more."""
+        while True:
+            await self._clock.sleep(TIDY_EVERY_S)
+            await self.start()
 
     async def start(self) -> None:
         """Settle what became of processes while nobody watched; go on watching those that live."""

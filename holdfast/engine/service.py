@@ -151,6 +151,7 @@ class Service(Reads):
         await self._processes.start()
         self._tasks.start_soon(self._begin)
         self._tasks.start_soon(self._recovery.tend)
+        self._tasks.start_soon(self._processes.tend)
         self._tasks.start_soon(self._lag.watch)
         self._tasks.start_soon(timers.nudge, self._live, self._parts.clock)
         self._tasks.start_soon(self._expiries.watch, self._parts.clock, self._expire)

@@ -4,14 +4,10 @@ Promises: a call's process has one id, the same after a restart. What a command 
 clean before it is cut, whichever part of it is asked for. Its way into the network lives
 exactly as long as it does. How it ended is told to everybody who waits.
 
-Theory: a part of the output is read together with what stands before it (`MARGIN`), because
-a secret that begins there is found only from its beginning; what might go on as one is left
-for the next part. So no reader keeps more than an offset, and parts add up to the whole.
-One task per process waits for its end; all others wait for that task.
+Theory: one task per process waits for its end; all others wait for that task.
 """
 
-import codecs
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -23,20 +19,15 @@ from holdfast.core.process import Cause, ProcessEnded, name
 from holdfast.core.redaction import Redactor
 from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey, Value
 from holdfast.errors import HoldfastError, ToolFailed
-from holdfast.tools import proxy, shim, spawn
-from holdfast.tools.record import Spool
+from holdfast.tools import proxy, spawn
+from holdfast.tools.output import Output
 from holdfast.tools.sandbox import Posture, Profile, Sandbox
 from holdfast.tools.spawn import Ended, Execution, Process, Spawner
 from holdfast.tools.tool import Context
 
-MARGIN = 16 * 1024  # bytes before a part that are read with it; no form of a secret is longer
 TAIL = 4 * 1024  # of an ended process, for whoever is told of its end
 LOOK_S = 0.5  # between looks for lines
 LINES, LINE = 20, 500  # that are told at once, and characters of each
-# Of what is not text only what terminals are told by is kept: in JSON the rest is six times as long.
-_NOISE = {code: "\ufffd" for code in range(32) if chr(code) not in "\b\t\n\r\x1b"}
-_GLANCE = 64 * 1024  # bytes looked at for lines at once
-_EDGE = 1024  # characters within which a cut looks for the end of a line
 
 
 class Clock(Protocol):
@@ -65,93 +56,6 @@ class Command(Value):
     stdin: bytes | None  # given whole, then closed; None: it stays open, where there is one
     detach: bool = False
     pass_fds: tuple[int, ...] = ()
-
-
-class Output:
-    """What a process wrote, as clean text, in parts."""
-
-    def __init__(self, spool: Spool, redactor: Redactor) -> None:
-        self._spool = spool
-        self._redactor = redactor
-
-    @property
-    def size(self) -> int:
-        """Bytes so far, also of what has been dropped by now."""
-        return self._spool.bounds()[0]
-
-    def part(self, start: int, stop: int, *, ends: bool) -> str:
-        """The text from `start` to `stop`; with `ends`, nothing comes after it."""
-        stream = self._redactor.stream()
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        for data in self._pieces(max(0, start - MARGIN), start):
-            stream.feed(decode(data))
-        shown = [stream.feed(decode(data)) for data in self._pieces(start, stop)]
-        if ends:
-            shown += [stream.feed(decode(b"", final=True)), stream.flush()]
-        return "".join(shown).translate(_NOISE)
-
-    def page(self, start: int, limit: int, *, over: bool) -> tuple[str, int, int]:
-        """At most `limit` bytes from `start` on; where they begin, as some may be gone, and end."""
-        end, first = self._spool.bounds()
-        gap = first > shim.HEAD
-        if gap and shim.HEAD <= start < first + MARGIN:
-            start = min(end, first + MARGIN)
-        stop = min(end, start + limit)
-        if gap and start < shim.HEAD:
-            stop = min(stop, shim.HEAD)
-        stop = max(start, stop)
-        return self.part(start, stop, ends=over and stop == end), start, stop
-
-    def lines(self, start: int, *, over: bool) -> tuple[str, int]:
-        """Lines from `start` on that have ended, or are too long to wait for; where they end."""
-        text, start, stop = self.page(start, _GLANCE, over=over)
-        if stop - start >= _GLANCE or (over and stop == self.size):
-            return text, stop
-        stop = start + b"".join(self._pieces(start, stop)).rfind(b"\n") + 1
-        return self.part(start, stop, ends=False), stop
-
-    def news(self, after: int, limit: int, *, over: bool) -> tuple[str, int, int]:
-        """The last `limit` bytes since `after`; how many were left out, and where they end."""
-        end = self.size
-        start = max(after, end - limit)
-        return self.part(start, end, ends=over), start - after, end
-
-    def summary(self, limit: int) -> tuple[str, bool]:
-        """All of it in `limit` bytes, or its first and its last; and whether that is not all."""
-        end = self.size
-        half = limit // 2 - 64
-        if end <= limit:
-            head = tail = self.part(0, end, ends=True)
-            if len(head.encode()) <= limit:
-                return head, False
-        else:
-            head = self.part(0, half, ends=False)
-            tail = self.part(end - half, end, ends=True)
-        head, tail = _first(head, half), _last(tail, half)
-        left = max(1, end - len(head.encode()) - len(tail.encode()))
-        return f"{head}\n[… {left} bytes not shown …]\n{tail}", True
-
-    def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
-        while start < stop:
-            data, then = self._spool.output(start, stop - start)
-            if not data or then - len(data) != start:
-                return  # dropped while we looked
-            yield data
-            start = then
-
-
-def _first(text: str, size: int) -> str:
-    """The first of `text`, at most `size` bytes, up to the end of a line if one is near."""
-    cut = text.encode()[:size].decode(errors="ignore")
-    at = cut.rfind("\n", max(0, len(cut) - _EDGE))
-    return cut[:at] if at > 0 else cut
-
-
-def _last(text: str, size: int) -> str:
-    """The last of `text`, at most `size` bytes, from the start of a line if one is near."""
-    cut = text.encode()[-size:].decode(errors="ignore")
-    at = cut.find("\n", 0, _EDGE)
-    return cut[at + 1 :] if 0 <= at < len(cut) - 1 else cut
 
 
 class Live:

@@ -12,17 +12,14 @@ held by its pidfd. Shims are started from the event loop's own thread, without `
 """
 
 import asyncio
-import fcntl
 import hashlib
 import marshal
 import os
 import py_compile
 import secrets
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -39,11 +36,10 @@ from holdfast.tools.record import Claim, Folder, Spool, boot_id, left, lives, se
 from holdfast.tools.record import Ended as Ended
 from holdfast.tools.record import Known as Known
 from holdfast.tools.shim import Identity
+from holdfast.tools.wires import Input, Wires, wire
 
 PATIENCE_S = shim.GRACE_S + shim.LAST_S + 0.2  # for a shim to end what it was told to end
 WRITING_S = 2.0  # for one that has ended it all to write that down, on a busy disk
-ROWS, COLUMNS = 24, 80
-END_OF_FILE = b"\x04"  # what a terminal's reader takes for the end of its input
 
 
 class Execution(Value):
@@ -71,40 +67,10 @@ class NotStarted(ToolFailed):
     """No command ran: there was nobody to run it."""
 
 
-class _Input:
-    """The way into a command's input: a pipe, a terminal, or none at all (-1)."""
-
-    def __init__(self, fd: int, *, terminal: bool) -> None:
-        self._fd = fd
-        self._terminal = terminal
-        self._writing = anyio.Lock()
-
-    async def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        async with self._writing:
-            try:
-                while view:
-                    try:
-                        view = view[os.write(self._fd, view) :]
-                    except BlockingIOError:
-                        await anyio.wait_writable(self._fd)
-            except (OSError, anyio.ClosedResourceError) as error:
-                raise ToolFailed("the process takes no input (any more)") from error
-
-    async def end(self) -> None:
-        await self.write(END_OF_FILE) if self._terminal else self.close()
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            anyio.notify_closing(fd)
-            os.close(fd)
-
-
 class _Shim:
     """A shim that runs, held by its pidfd."""
 
-    def __init__(self, pidfd: int, child: subprocess.Popen[bytes] | None, stdin: _Input) -> None:
+    def __init__(self, pidfd: int, child: subprocess.Popen[bytes] | None, stdin: Input) -> None:
         self._pidfd = pidfd
         self._child = child
         self.stdin = stdin
@@ -358,7 +324,7 @@ class Spawner:
             os.close(pidfd)
             return None
         pid = claim.processes[1][0] if len(claim.processes) > 1 else 0
-        held = _Shim(pidfd, None, _Input(-1, terminal=False))
+        held = _Shim(pidfd, None, Input(-1, terminal=False))
         return self._hold(Process(claim, pid, folder, held, self._clock))
 
     def _hold(self, process: Process) -> Process:
@@ -384,7 +350,7 @@ class Spawner:
     def _launch(self, claim: Claim, execution: Execution, folder: Folder) -> tuple[_Shim, int]:
         """A shim that has been started, and where it reports."""
         with ExitStack() as theirs, ExitStack() as ours:
-            wires = _wire(execution, theirs, ours)
+            wires = wire(pty=execution.pty, stdin=execution.stdin, theirs=theirs, ours=ours)
             job = os.memfd_create("job")
             theirs.callback(os.close, job)
             os.write(job, _order(execution, claim, folder.path, self._gateway, wires))
@@ -406,41 +372,11 @@ class Spawner:
             ours.callback(child.kill)
             pidfd = os.pidfd_open(child.pid)
             ours.pop_all()
-        return _Shim(pidfd, child, _Input(wires.ours, terminal=execution.pty)), report
-
-
-class _Wires(Value):
-    """The fds of a command's input: ours, and what the shim is given."""
-
-    ours: int = -1
-    stdin: int = -1
-    terminal: tuple[int, int] | None = None
-
-    @property
-    def passed(self) -> tuple[int, ...]:
-        return self.terminal or ((self.stdin,) if self.stdin >= 0 else ())
-
-
-def _wire(execution: Execution, theirs: ExitStack, ours: ExitStack) -> _Wires:
-    if execution.pty:
-        master, slave = os.openpty()
-        theirs.callback(os.close, master)
-        theirs.callback(os.close, slave)
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        wires = _Wires(os.dup(master), terminal=(master, slave))
-    elif execution.stdin:
-        reading, writing = os.pipe()
-        theirs.callback(os.close, reading)
-        wires = _Wires(writing, stdin=reading)
-    else:
-        return _Wires()
-    ours.callback(os.close, wires.ours)
-    os.set_blocking(wires.ours, False)
-    return wires
+        return _Shim(pidfd, child, Input(wires.ours, terminal=execution.pty)), report
 
 
 def _order(
-    execution: Execution, claim: Claim, folder: Path, gateway: Identity, wires: _Wires
+    execution: Execution, claim: Claim, folder: Path, gateway: Identity, wires: Wires
 ) -> bytes:
     """The fields of the shim's `Job`."""
     env = {**execution.env, shim.MARK: claim.mark}

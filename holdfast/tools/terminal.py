@@ -11,10 +11,7 @@ How it ended, if nobody was there to see it, is in the evidence that its shim le
 import hashlib
 import math
 import os
-import re
-import shutil
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import anyio
@@ -24,14 +21,14 @@ from msgspec import Meta
 
 from holdfast.core.approval import Level
 from holdfast.core.call import OnCrash
-from holdfast.core.execution import BUILTINS, ExecutionRequest, Opaque, Parsed, Wants
+from holdfast.core.execution import ExecutionRequest, Wants
 from holdfast.core.process import name, notice
-from holdfast.core.rules import SYSTEM
-from holdfast.core.types import Value
 from holdfast.errors import Refused, ToolFailed
-from holdfast.tools.hands import Command, Hands, Live, Output
+from holdfast.tools import plan
+from holdfast.tools.hands import Command, Hands, Live
+from holdfast.tools.output import Output
+from holdfast.tools.plan import Plan
 from holdfast.tools.sandbox import Profile
-from holdfast.tools.shell import parse, serialise
 from holdfast.tools.spawn import PATIENCE_S, AlreadyClaimed, Cause, Ended
 from holdfast.tools.tool import (
     Background,
@@ -52,8 +49,6 @@ MAX_OUTPUT = 32 * 1024  # bytes to the model
 MAX_COMMAND = 100_000  # bytes; the kernel takes no argument longer than 128 KiB
 EVERY_S = 0.25  # between looks at what it says on its way
 _GLIMPSE = 16 * 1024  # bytes of that at once
-_HASHED = 8 * 2**20  # bigger files are known by size and time
-_WORDS = 200  # of a line that are looked at as names of files
 _SHOWN = 2_000  # characters of a command in lists
 _PATHS = 4_096  # bytes that a shell may say about where it ended
 _ALREADY = (
@@ -70,7 +65,6 @@ _NOT_STARTED = (
 )
 _MOVED = "The former working directory is gone; this ran in the workspace."
 _CUT_SHORT = (Cause.LOST, Cause.ORPHANED)
-_WORD = re.compile(r"(>\s*)?([^\s'\"`$;&|<>(){}*?=\\]+)")
 
 Timeout = Annotated[
     float,
@@ -110,26 +104,6 @@ class Terminal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     purpose: Annotated[str, Meta(description="One line for whoever is asked")] = ""
 
 
-class _Plan(Value):
-    """What a call comes to, before anything has happened."""
-
-    what: Parsed | Opaque
-    programs: Mapping[str, str]
-    bash: str
-    cwd: str
-    profile: Profile
-    moved: bool  # the session's own directory is gone
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.what, Opaque):
-            return self.what.text
-        return serialise(self.what, self.programs)
-
-    def argv(self, before: str = "") -> tuple[str, ...]:
-        return (self.bash, "--noprofile", "--norc", "-c", before + self.text)
-
-
 def _check(asked: Terminal) -> None:
     if not asked.command.strip():
         raise ToolFailed("There is no command.")
@@ -147,82 +121,12 @@ def _check(asked: Terminal) -> None:
                 raise ToolFailed(f"{wanted} is only for background commands; set background too.")
 
 
-def _place(context: Context, workdir: str) -> tuple[str, bool]:
-    """Where it runs, and whether the session's own directory is gone."""
-    workspace = os.path.realpath(context.workspace)
-    cwd = os.path.realpath(context.cwd)
-    moved = not (below(cwd, workspace) and os.path.isdir(cwd))
-    cwd = workspace if moved else cwd
-    if not workdir:
-        return cwd, moved
-    wanted = os.path.realpath(os.path.join(cwd, workdir))
-    if not below(wanted, workspace):
-        raise ToolFailed(f"workdir {workdir!r} is not in the workspace, {workspace}.")
-    if not os.path.isdir(wanted):
-        raise ToolFailed(f"workdir {workdir!r} is not a directory.")
-    return wanted, moved
-
-
-def _programs(what: Parsed | Opaque, path: str) -> dict[str, str]:
-    """Where each program is. A name with a slash says so itself, and may mean another directory."""
-    if isinstance(what, Opaque):
-        return {}
-    names = {argv[0] for argv in what.commands} - BUILTINS
-    found = {n: n if "/" in n else shutil.which(n, path=path) for n in names}
-    return {n: where for n, where in found.items() if where and os.path.isabs(where)}
-
-
-def _plan(hands: Hands, context: Context, asked: Terminal) -> _Plan:
+def _plan(hands: Hands, context: Context, asked: Terminal) -> Plan:
     """Looks at files; call it from a worker thread."""
     _check(asked)
-    cwd, moved = _place(context, asked.workdir)
+    cwd, moved = plan.place(context, asked.workdir)
     profile = Profile(os.path.realpath(context.workspace), unsandboxed=asked.unsandboxed)
-    path = hands.path(profile, cwd)
-    bash = shutil.which("bash", path=path)
-    if bash is None:
-        raise ToolFailed("No command can run here: there is no bash.")
-    what = parse(asked.command)
-    return _Plan(what, _programs(what, path), bash, cwd, profile, moved)
-
-
-def _files(plan: _Plan) -> dict[str, str]:
-    """What it would run or read, by content: foreign programs, and words that name files here."""
-    named = (os.path.realpath(path) for path in _named(plan.what, plan.cwd))
-    files = {path for path in named if below(path, plan.profile.workspace)}
-    files |= {p for p in plan.programs.values() if os.path.dirname(p) not in SYSTEM}
-    prints = {path: _fingerprint(path) for path in sorted(files)}
-    return {path: print_ for path, print_ in prints.items() if print_}
-
-
-def _named(what: Parsed | Opaque, cwd: str) -> Iterator[str]:
-    if isinstance(what, Opaque):  # as far as words can be told from the rest
-        words = [word for into, word in _WORD.findall(what.text) if not into]
-        yield from (os.path.join(cwd, word) for word in words[:_WORDS])
-        return
-    places = [cwd]
-    for argv in what.commands:
-        words = [part for word in argv[:_WORDS] for part in (word, word.partition("=")[2]) if part]
-        yield from (os.path.join(place, word) for place in places for word in words)
-        if argv[0] == "cd" and len(argv) == 2:
-            places.append(os.path.join(places[-1], argv[1]))
-
-
-def _fingerprint(path: str) -> str:
-    """The sha256 of a regular file; of a big one its size and time; of anything else nothing."""
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                return ""
-            if info.st_size > _HASHED:
-                return f"size {info.st_size}, changed {info.st_mtime_ns}"
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (OSError, ValueError):  # a value error: a nul in its name
-        return ""
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # for the other end of a pipe, say
+    return plan.make(asked.command, cwd, profile, hands.path(profile, cwd), moved=moved)
 
 
 def _result(ended: Ended, output: Output, timeout_s: float) -> dict[str, object]:
@@ -277,17 +181,17 @@ class _Terminal:
         """
         posture = await self._hands.posture()
         level = Level.L0 if asked.unsandboxed else posture.level
-        plan = await to_thread.run_sync(_plan, self._hands, context, asked)
+        planned = await to_thread.run_sync(_plan, self._hands, context, asked)
         request = ExecutionRequest(
-            what=plan.what,
-            cwd=plan.cwd,
-            programs=plan.programs,
-            files=await to_thread.run_sync(_files, plan),
+            what=planned.what,
+            cwd=planned.cwd,
+            programs=planned.programs,
+            files=await to_thread.run_sync(plan.files, planned),
             environment={},
             stdin=hashlib.sha256(asked.stdin.encode()).hexdigest() if asked.stdin else "",
             profile=(
                 level.name,
-                plan.profile.workspace,
+                planned.profile.workspace,
                 *(flag for flag in ("pty", "background") if getattr(asked, flag)),
             ),
             wants=Wants(unsandboxed=asked.unsandboxed, detach=asked.detach),
@@ -298,27 +202,27 @@ class _Terminal:
     async def run(self, context: Context, asked: Terminal) -> Outcome:
         """Run it, to its end or into the background."""
         await self._hands.posture()
-        plan = await to_thread.run_sync(_plan, self._hands, context, asked)
+        planned = await to_thread.run_sync(_plan, self._hands, context, asked)
         if not asked.background:
-            return await self._foreground(context, asked, plan)
+            return await self._foreground(context, asked, planned)
         timeout_s = math.inf if asked.timeout is None else asked.timeout
         stdin = asked.stdin.encode() or None
-        command = self._command(asked, plan, plan.argv(), timeout_s, stdin)
+        command = self._command(asked, planned, planned.argv(), timeout_s, stdin)
         started = await self._start(context, command)
         if isinstance(started, Unknown):
             return started
-        return self._begun(context, asked, moved=plan.moved)
+        return self._begun(context, asked, moved=planned.moved)
 
-    async def _foreground(self, context: Context, asked: Terminal, plan: _Plan) -> Outcome:
+    async def _foreground(self, context: Context, asked: Terminal, planned: Plan) -> Outcome:
         timeout_s = asked.timeout or TIMEOUT_S
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         try:
             # On the line itself, so that line numbers in errors stay right; and not to be traced.
             last = f"{{ builtin set +x; builtin pwd -P >&{writing}; }} 2>/dev/null"
-            argv = plan.argv(f"trap '{last}' EXIT; ")
+            argv = planned.argv(f"trap '{last}' EXIT; ")
             command = self._command(
-                asked, plan, argv, timeout_s, asked.stdin.encode(), pass_fds=(writing,)
+                asked, planned, argv, timeout_s, asked.stdin.encode(), pass_fds=(writing,)
             )
             try:
                 live = await self._start(context, command)
@@ -335,12 +239,12 @@ class _Terminal:
                 "The command is gone, and nobody knows how it ended. It may have had effects. "
                 f"Output so far:\n{live.output.summary(MAX_OUTPUT)[0]}"
             )
-        return _done(_result(ended, live.output, timeout_s), plan, left)
+        return _done(_result(ended, live.output, timeout_s), planned, left)
 
     def _command(
         self,
         asked: Terminal,
-        plan: _Plan,
+        planned: Plan,
         argv: tuple[str, ...],
         timeout_s: float,
         stdin: bytes | None,
@@ -349,8 +253,8 @@ class _Terminal:
         return Command(
             shown=_shown(self._hands, asked),
             argv=argv,
-            cwd=plan.cwd,
-            profile=plan.profile,
+            cwd=planned.cwd,
+            profile=planned.profile,
             timeout_s=timeout_s,
             memory_mb=self._memory_mb,
             background=asked.background,
@@ -459,14 +363,14 @@ def _left_in(reading: int) -> str:
         return ""
 
 
-def _done(result: dict[str, object], plan: _Plan, left: str) -> Done:
+def _done(result: dict[str, object], planned: Plan, left: str) -> Done:
     """The result, with the directory that the next command starts in."""
-    cwd = plan.cwd if plan.moved else ""
-    if plan.moved:
+    cwd = planned.cwd if planned.moved else ""
+    if planned.moved:
         _note(result, _MOVED)
-    if left and left != plan.cwd:
+    if left and left != planned.cwd:
         real = os.path.realpath(left)
-        if below(real, plan.profile.workspace) and os.path.isdir(real):
+        if below(real, planned.profile.workspace) and os.path.isdir(real):
             cwd = result["cwd"] = real
         else:
             _note(
