@@ -31,7 +31,7 @@ from holdfast.cli.keyboard import Keyboard
 from holdfast.cli.news import News
 from holdfast.cli.run import Errand, Signals
 from holdfast.cli.screen import JsonLines, Plain, Screen
-from holdfast.cli.wire import Frame
+from holdfast.cli.wire import Frame, RunStatus
 from holdfast.config import Config
 
 HELP = """\
@@ -71,7 +71,7 @@ async def _talk(config: Config, errand: Errand, screen: Screen) -> int:
                     screen.note(HELP)
                 elif line:
                     await talk.say(line)
-            talk.leave()
+            await talk.leave()
         tasks.cancel_scope.cancel()
     return Code.OK
 
@@ -89,6 +89,7 @@ class Talk:
         self._tasks = tasks
         self._keyboard = Keyboard()
         self._news: News | None = None
+        self._last: RunStatus | None = None  # of the runs that were asked for here
 
     async def reopen(self) -> None:
         """Show what came in the session since the user last spoke there."""
@@ -115,13 +116,26 @@ class Talk:
             if not errand.told:
                 await run.tell_model(client, run_id, errand, screen)
                 self._errand = replace(self._errand, told=True)
+            if self._news is not None:
+                await self._tell_earlier(self._news, run_id)
             await run.follow(client, run_id, screen, signals)
-            session = (await client.status(run_id)).session_id
-            self._errand = _say(self._errand, session_id=session)
+            self._last = await client.status(run_id)
+            self._errand = _say(self._errand, session_id=self._last.session_id)
             if self._news is None:
-                self._news = News(client, session)
+                self._news = News(client, self._session)
                 self._tasks.start_soon(self._news.listen)
-            self._news.is_ours(run_id)
+            self._news.known(run_id)
+
+    async def _tell_earlier(self, late: News, run_id: str) -> None:
+        """Show what has to end before the run can begin: it may have something to ask."""
+        late.known(run_id)
+        while (frame := late.take()) is not None:
+            await self._tell(late, frame)
+        for found in reversed(await self._client.runs(self._session)):
+            if found.run_id == run_id:
+                return
+            if not found.ended:
+                await self._show(late, found)
 
     async def next_line(self) -> str:
         """What the user says next; /quit where that is said without words."""
@@ -137,9 +151,10 @@ class Talk:
                 if came is not None or not self._keyboard.drop():
                     return "/quit"
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Say what becomes of what goes on, and how to come back."""
         if self._news is not None and self._client.is_owner:
+            await self._news.catch_up([self._last] if self._last else [])
             run.tell_running(self._news, self._screen)
         if self._session:
             self._screen.note(f"to go on: holdfast --session {self._session}")
@@ -150,7 +165,6 @@ class Talk:
 
     async def _line_or_news(self) -> str | Frame:
         """Whatever comes first. What is typed meanwhile stays with the keyboard."""
-        line = ""
         async with anyio.create_task_group() as either:
 
             async def hear(late: News) -> None:
@@ -166,16 +180,19 @@ class Talk:
         return frame or ""
 
     async def _tell(self, late: News, frame: Frame) -> None:
-        """Show a piece of news; a run to its end, and its questions too."""
-        run_id = frame.event.run_id
-        if not run_id:
+        """Show a piece of news."""
+        if not frame.event.run_id:
             self._screen.show(frame)
             return
         with self._telling():
-            if not late.is_late(await self._client.status(run_id)):
-                self._screen.note(f"● run {run_id} of this session, begun elsewhere:")
-            await run.follow(self._client, run_id, self._screen, self._signals)
-            late.is_ours(run_id)
+            await self._show(late, await self._client.status(frame.event.run_id))
+
+    async def _show(self, late: News, found: RunStatus) -> None:
+        """Show a run that was not asked for here, to its end; what it asks is put here too."""
+        late.known(found.run_id)
+        if not late.is_late(found):
+            self._screen.note(f"● another run of this session, {found.run_id}:")
+        await run.follow(self._client, found.run_id, self._screen, self._signals)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

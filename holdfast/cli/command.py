@@ -194,7 +194,7 @@ def _add_run(to: argparse.ArgumentParser, absent: str | None) -> None:
     def option(name: str, metavar: str, what: str) -> None:
         to.add_argument(name, metavar=metavar, default=absent, help=what, type=_some_text)
 
-    option("--session", "ID", "go on with this session")
+    option("--session", "ID", "go on with this session; a conversation first shows what came late")
     option("--workspace", "DIR", "work there, not here")
     option("--model", "M", "provider/name")
     to.add_argument("--instructions", metavar="TEXT", default=absent, help="for the model")

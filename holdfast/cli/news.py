@@ -32,7 +32,7 @@ class News:
         self._after = after
         self._untold: deque[Frame] = deque()  # what processes tell, and runs that began
         self._told_at: set[float] = set()  # when a process told something
-        self._ours: set[str] = set()
+        self._known: set[str] = set()
         self._ended: set[str] = set()
         self._heard = anyio.Event()
 
@@ -60,21 +60,21 @@ class News:
             case _:
                 pass
 
-    def is_ours(self, run_id: str) -> None:
-        """The run has been shown here: it is no news."""
-        self._ours.add(run_id)
+    def known(self, run_id: str) -> None:
+        """The run is shown here anyway: it is no news."""
+        self._known.add(run_id)
 
     def take(self) -> Frame | None:
         """The next thing to be told, if there is one."""
         while self._untold:
             frame = self._untold.popleft()
-            if frame.event.run_id not in self._ours:
+            if frame.event.run_id not in self._known:
                 return frame
         return None
 
     async def come(self) -> None:
         """Return when there is something to be told."""
-        while not any(frame.event.run_id not in self._ours for frame in self._untold):
+        while not any(frame.event.run_id not in self._known for frame in self._untold):
             await self._heard.wait()
 
     def is_late(self, run: RunStatus) -> bool:
@@ -96,7 +96,7 @@ class News:
             for _ in range(begun.index(spoken.run_id)):
                 self._untold.popleft()
             if spoken.ended:
-                self.is_ours(spoken.run_id)
+                self.known(spoken.run_id)
 
 
 async def reopen(client: Client, session_id: str, tasks: TaskGroup) -> News | None:

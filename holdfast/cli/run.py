@@ -129,7 +129,7 @@ def tell_running(news: News, screen: Screen) -> None:
     for name, command in news.running.items():
         screen.note(
             f"● background process {name} ends with us, unless it is detached: {command}\n"
-            "  nobody else serves the home; what is to go on needs: holdfast gateway run"
+            "  nobody else serves the home; to have such work go on: holdfast gateway run"
         )
 
 
@@ -203,7 +203,7 @@ async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) 
 async def _tell_if_held(client: Client, run_id: str, screen: Screen) -> None:
     """Say that no work is done, and why. Where nobody would read it, do not wait for it."""
     health = await client.health()
-    if health is None or not health.paused:
+    if health is None or not health.paused or (await client.status(run_id)).ended:
         return
     if not (isinstance(screen, Plain) and ask.at_terminal()):
         raise Exit(

@@ -16,11 +16,11 @@ even by the proxy: single hosts cannot be opened.
 
 A container has no cgroup of its own (`--cgroups=disabled`), so conmon stays in ours. Its
 first process is a shell that stays: the kernel keeps signals from a first process that does
-not expect them, and a command should hear that it has to end. One that does not listen and
-is killed leaves no process, but podman's record of it and its mounts, which are removed
-before the next canary, and a few files of crun's in /run, which are not. Without root podman
-keeps one process for each user, which holds the user namespace; it runs nothing, and stays.
-If it is killed after such a container, podman refuses to work until it is reset.
+not expect them, and a command should hear that it has to end. One that is killed leaves no
+process, but often podman's record of it and its mounts, which are removed before the next
+canary, and a few files of crun's in /run, which are not. Without root podman keeps one
+process for each user, which holds the user namespace; it runs nothing, and stays. If it is
+killed after such a container, podman refuses to work until it is reset.
 
 It stands alone (no site, no package): run as a program it hands on the file descriptors it
 has, and a terminal if it has one, and becomes podman. That cannot be known earlier.
@@ -32,7 +32,7 @@ import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-_GLOBAL = ("--cgroup-manager=cgroupfs",)
+_GLOBAL = ("--cgroup-manager=cgroupfs", "--log-level=error")  # its warnings are output too
 _WALLS = (
     *("--rm", "-i", "--network", "none", "--read-only", "--cap-drop", "all", "--pull", "never"),
     *("--security-opt", "no-new-privileges", "--security-opt", "label=disable"),

@@ -30,7 +30,10 @@ async def _routes(it: GatewayProcess, run_id: str) -> list[tuple[str, str]]:
     """Every route of the document, with a run that exists and one that does not; and none."""
     _, document = await it.get("/openapi.json")
     found = [
-        (method.upper(), re.sub(r"{(session_id|model_id|name|request_id)}", "s", path).replace("{run_id}", run))
+        (
+            method.upper(),
+            re.sub(r"{(session_id|model_id|name|request_id)}", "s", path).replace("{run_id}", run),
+        )
         for path, item in document["paths"].items()
         for method in item
         for run in ((run_id, UNKNOWN_RUN) if "{run_id}" in path else ("",))

@@ -29,20 +29,38 @@ class Door:
         self.submitted: list[dict[str, Any]] = []
         self.answers: list[tuple[str, str]] = []
         self.waiting: list[dict[str, Any]] = []
+        self.status = "running"
+        self.checked = anyio.Event()  # somebody has asked how the run stands
         self.looked = anyio.Event()  # somebody has asked what waits
         self.answer: Callable[[], web.Response] = lambda: web.json_response(
             {"run_id": RUN, "choice": self.answers[-1][1], "resolved": 1}
         )
+        self.health: dict[str, Any] = {
+            "sandbox": {"level": "L2", "note": "L2: tight"},
+            "paused": "",
+        }
         self._events: list[bytes] = []
+        self._news: list[bytes] = []
         self._said = anyio.Event()
 
     def say(self, event: str, **fields: object) -> None:
         """The run's next event. A request waits from then on."""
         if event == "approval.request":
             self.waiting.append({"run_id": RUN, **fields})
-        seq = len(self._events) + 1
-        body = {"event": event, "run_id": RUN, "timestamp": 0.0, "seq": seq, **fields}
-        self._events.append(b"id: %d\ndata: %s\n\n" % (seq, msgspec.json.encode(body)))
+        self._say(self._events, event, run_id=RUN, **fields)
+
+    def forget(self) -> None:
+        """The run begins anew."""
+        self._events.clear()
+
+    def tell(self, event: str, **fields: object) -> None:
+        """The next event of the session that is not the run's."""
+        self._say(self._news, event, **fields)
+
+    def _say(self, events: list[bytes], event: str, **fields: object) -> None:
+        seq = len(events) + 1
+        body = {"event": event, "timestamp": 0.0, "seq": seq, **fields}
+        events.append(b"id: %d\ndata: %s\n\n" % (seq, msgspec.json.encode(body)))
         self._said.set()
         self._said = anyio.Event()
 
@@ -50,8 +68,11 @@ class Door:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/runs", self._submit)
+        app.router.add_get("/v1/runs", self._runs)
         app.router.add_get(f"/v1/runs/{RUN}", self._status)
         app.router.add_get(f"/v1/runs/{RUN}/events", self._stream)
+        app.router.add_get("/api/sessions/s/events", self._session)
+        app.router.add_get("/health/detailed", self._health)
         app.router.add_get("/v1/approvals", self._approvals)
         app.router.add_post("/v1/approvals/{id}", self._answer)
         return app
@@ -63,18 +84,31 @@ class Door:
         self.submitted.append(await request.json())
         return web.json_response({"run_id": RUN, "status": "started"}, status=202)
 
+    async def _runs(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": []})
+
     async def _status(self, request: web.Request) -> web.Response:
-        run = {"run_id": RUN, "status": "running", "session_id": "s", "created_at": 0.0}
+        self.checked.set()
+        run = {"run_id": RUN, "status": self.status, "session_id": "s", "created_at": 0.0}
         return web.json_response(run | {"model": "openai/fake"})
 
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response(self.health)
+
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        return await self._send(request, self._events)
+
+    async def _session(self, request: web.Request) -> web.StreamResponse:
+        return await self._send(request, self._news)
+
+    async def _send(self, request: web.Request, events: list[bytes]) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         sent = int(request.headers["Last-Event-ID"])
         while True:
-            while sent == len(self._events):
+            while sent == len(events):
                 await self._said.wait()
-            await response.write(self._events[sent])
+            await response.write(events[sent])
             sent += 1
 
     async def _approvals(self, request: web.Request) -> web.Response:

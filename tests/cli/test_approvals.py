@@ -145,3 +145,46 @@ async def test_the_help_says_what_can_be_answered_and_how(place: Place) -> None:
     assert "typed before the question appeared is dropped" in (
         await place.holdfast("run", "--help")
     ).out.replace("\n", " ")
+
+
+async def _permit(place: Place, it: GatewayProcess, command: str) -> None:
+    """Have a command approved for good, at the operator's door."""
+    async with it.http.post(
+        f"{it.url}/v1/runs", json={"input": f'tool:terminal {{"command": "{command}"}}'}
+    ) as response:
+        run_id = (await response.json())["run_id"]
+    events = await it.events(run_id, until="approval.request")
+    name = events.frames[-1].data["request_id"]
+    assert (await place.holdfast("approvals", "approve", name, "--always")).code == 0
+    await it.finished(run_id)
+
+
+@pytest.mark.debian("bwrap")
+async def test_what_is_permitted_for_good_is_listed_and_taken_back(
+    place: Place, it: GatewayProcess
+) -> None:
+    nothing = await place.holdfast("approvals", "rules")
+    assert (nothing.code, nothing.out) == (0, "Nothing is permitted for good.\n")
+    assert (await place.holdfast("approvals", "rules", "--json")).out == ""
+    await _permit(place, it, "touch one")
+    await _permit(place, it, "touch two")
+    listed = (await place.holdfast("approvals", "rules")).out.splitlines()
+    for line, command in zip(listed, ("touch one", "touch two"), strict=True):
+        assert line.partition("  ")[2].startswith(f"exactly {command} in ")
+    first, second = (line.split()[0] for line in listed)
+    (rule, _) = (await place.holdfast("approvals", "rules", "--json")).out.splitlines()
+    assert json.loads(rule)["name"] == first
+
+    revoked = await place.holdfast("approvals", "revoke", first[:8])
+    assert (revoked.code, revoked.out) == (0, f"revoked: {listed[0]}\n")
+    assert (await place.holdfast("approvals", "rules")).out == listed[1] + "\n"
+    again = await place.holdfast("approvals", "revoke", first)
+    assert (again.code, again.out) == (1, "")
+    assert again.err == (
+        f"holdfast: nothing is permitted for good under {first}; "
+        "see what is: holdfast approvals rules\n"
+    )
+    assert (await place.holdfast("approvals", "revoke")).code == 2
+    await it.stop()
+    assert (await place.holdfast("approvals", "revoke", second)).code == 0
+    assert "Nothing is permitted" in (await place.holdfast("approvals", "rules")).out
