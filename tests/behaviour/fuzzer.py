@@ -324,7 +324,11 @@ async def _exchange(it: GatewayProcess, request: Request, tally: Tally) -> None:
         data=_encoded(request),
         allow_redirects=False,
     ) as response:
-        body = await response.read()
+        endless = response.status == 200 and "/api/sessions/" in request.path
+        if endless and request.path.endswith("/events"):
+            body = b""  # it never ends; that it began is what there is to see
+        else:
+            body = await response.read()
         status, headers = response.status, response.headers
     tally.statuses[status] += 1
     assert status < 500, (status, body)

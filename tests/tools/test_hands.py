@@ -20,7 +20,8 @@ from holdfast.core.redaction import REDACTED, Redactor
 from holdfast.core.run import Origin
 from holdfast.core.types import CallId, Owner, ProcessId, RunId, SessionId, SessionKey
 from holdfast.tools import shim, terminal, tool
-from holdfast.tools.hands import MARGIN, Clock, Hands
+from holdfast.tools.hands import Clock, Hands
+from holdfast.tools.output import MARGIN
 from holdfast.tools.sandbox import Level, Posture, Sandbox
 from holdfast.tools.spawn import Spawner
 from holdfast.tools.terminal import Terminal
