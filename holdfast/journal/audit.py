@@ -102,25 +102,53 @@ class Audit:
         self._now = now
         self._redactor = redactor or Redactor(())
         self._lock = Lock()
-        self._file = _open(path, os.O_APPEND)
-        self._head = _open(_head_of(path))
-        if not os.fstat(self._file).st_size and not os.fstat(self._head).st_size:
-            os.pwrite(self._head, _format_head(Place()), 0)
-            os.fsync(self._head)
-        _sync_directory(path.parent)
-        self._place: Place | None = self._go_on()
+        self._path = path
+        self._files: tuple[int, int] | None = None  # the file and its head, from the first need on
+        self._place: Place | None = None
 
     def append(self, entry: Entry) -> None:
         """Write it down, for good. Raises `JournalUnavailable` if that cannot be."""
         with self._lock:
-            place = self._place or self._go_on()
-            self._place = None  # until it is known how this ends
-            self._place = self._write(place, self._redactor.cleaned(entry))
+            try:
+                if self._files is None:
+                    self._files = self._open()
+                place = self._place or self._go_on()
+                self._place = None  # until it is known how this ends
+                self._place = self._write(place, self._redactor.cleaned(entry))
+            except OSError as error:
+                raise JournalUnavailable(
+                    f"the audit cannot be written: {error.strerror}"
+                ) from error
 
     def close(self) -> None:
         """Let go of the files."""
-        os.close(self._file)
-        os.close(self._head)
+        for descriptor in self._files or ():
+            os.close(descriptor)
+        self._files = None
+
+    def _open(self) -> tuple[int, int]:
+        """Both files, made if they are not there. A full disk is no reason not to start."""
+        file = _open(self._path, os.O_APPEND)
+        try:
+            head = _open(_head_of(self._path))
+        except OSError:
+            os.close(file)
+            raise
+        if not os.fstat(file).st_size and not os.fstat(head).st_size:
+            os.pwrite(head, _format_head(Place()), 0)
+            os.fsync(head)
+        _sync_directory(self._path.parent)
+        return file, head
+
+    @property
+    def _file(self) -> int:
+        assert self._files is not None
+        return self._files[0]
+
+    @property
+    def _head(self) -> int:
+        assert self._files is not None
+        return self._files[1]
 
     def _go_on(self) -> Place:
         """Where the chain ends, after a word about what stands there and does not belong."""
@@ -148,14 +176,11 @@ class Audit:
         line = Line(n=place.n + 1, at=round(self._now(), 6), prev=place.hash, **fields)
         body = _encode(line)
         digest = sha256(body).hexdigest()
-        try:
-            _write_all(self._file, before + body[:-1] + f',"hash":"{digest}"}}\n'.encode())
-            os.fsync(self._file)
-            written = Place(line.n, os.fstat(self._file).st_size, digest)
-            # Not synced: a head that is late says less than there is, never more.
-            os.pwrite(self._head, _format_head(written), 0)
-        except OSError as error:
-            raise JournalUnavailable(f"the audit cannot be written: {error.strerror}") from error
+        _write_all(self._file, before + body[:-1] + f',"hash":"{digest}"}}\n'.encode())
+        os.fsync(self._file)
+        written = Place(line.n, os.fstat(self._file).st_size, digest)
+        # Not synced: a head that is late says less than there is, never more.
+        os.pwrite(self._head, _format_head(written), 0)
         return written
 
 

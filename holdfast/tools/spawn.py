@@ -197,10 +197,18 @@ class Spawner:
         self._gateway = shim.identity(gateway_pid) or (gateway_pid, 0)
         self._starting: set[_Shim] = set()  # of those that end with us
         self._held: set[Process] = set()
-        # Compiled once, not at every start: that would be half of what a command costs.
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        program = py_compile.compile(shim.__file__, f"{directory}.pyc", doraise=True)
-        self._command = (sys.executable, "-I", "-S", "-X", "utf8", str(program))
+        self._program = ""
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        """The shim, compiled once: at every start that would be half of what a command costs."""
+        if not self._program:
+            try:
+                compiled = py_compile.compile(shim.__file__, f"{self._directory}.pyc", doraise=True)
+            except OSError:  # no space: then as it is
+                compiled = None
+            self._program = str(compiled or shim.__file__)
+        return (sys.executable, "-I", "-S", "-X", "utf8", self._program)
 
     async def start(self, call_id: str, execution: Execution, *, label: str = "") -> Process:
         """Start it. Raises `AlreadyClaimed` if it ever was, `NotStarted` if it was not now."""

@@ -2,12 +2,15 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
 from tests.fakes.gateway import GatewayProcess, Stream
+
+T = TypeVar("T")
 
 
 def command(text: str, **arguments: object) -> str:
@@ -95,9 +98,30 @@ def carrying(token: str) -> set[int]:
     return found
 
 
+async def until(holds: Callable[[], T], within_s: float = 20.0) -> T:
+    """What `holds` returns once that is something. For what another process does unseen by us."""
+    with anyio.fail_after(within_s):
+        while not (found := holds()):  # noqa: ASYNC110  another process does it
+            await anyio.sleep(0.01)  # sleep: nobody tells us of it
+    return found
+
+
 async def running(token: str) -> set[int]:
     """The processes that have `token` among their arguments, once there is one."""
-    with anyio.fail_after(10):
-        while not (found := carrying(token)):
-            await anyio.sleep(0.01)  # exec has no event
-    return found
+    return await until(lambda: carrying(token))
+
+
+async def gone(token: str, within_s: float) -> None:
+    """Return when no process has `token` among its arguments any more."""
+    await until(lambda: not carrying(token), within_s)
+
+
+async def told_late(it: GatewayProcess, session: str, text: str) -> str:
+    """What the session was told by itself that contains `text`, once it was."""
+    with anyio.fail_after(20):
+        while True:
+            _, body = await it.get(f"/api/sessions/{session}/messages")
+            said = [str(m["content"]) for m in body["data"] if m["role"] == "user"]
+            if found := [words for words in said if text in words]:
+                return found[-1]
+            await anyio.sleep(0.05)  # sleep: there is no event for a message that was read

@@ -16,33 +16,18 @@ from tests.behaviour.hands import (
     carrying,
     command,
     does,
+    gone,
     output,
     process,
     running,
     started,
+    told_late,
 )
-from tests.fakes.gateway import GatewayProcess, gateway
-from tests.fakes.model_server import ModelServer
+from tests.fakes.gateway import GatewayProcess, Stream, gateway, read_events
+from tests.fakes.model_server import ModelServer, serve
 from tests.tools.hostile import HOSTILE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
-
-
-async def gone(token: str, within_s: float) -> float:
-    """How long it took until no process carries `token`."""
-    began = time.monotonic()
-    with anyio.fail_after(within_s):
-        while left := carrying(token):
-            for pid in left:
-                try:
-                    pidfd = os.pidfd_open(pid)
-                except ProcessLookupError:
-                    continue
-                try:
-                    await anyio.wait_readable(pidfd)
-                finally:
-                    os.close(pidfd)
-    return time.monotonic() - began
 
 
 @pytest.mark.promise("RUN-20")
@@ -285,8 +270,6 @@ async def test_a_command_that_eats_its_memory_is_killed_for_that(
 
 @pytest.mark.fault("F-39")
 async def test_no_secret_is_in_a_commands_reach_or_result(tmp_path: Path) -> None:
-    from tests.fakes.model_server import serve
-
     canary = f"sk-{secrets.token_hex(16)}"
     async with serve() as model:
         async with gateway(tmp_path, model.base_url, OPENAI_API_KEY=canary) as it:
@@ -329,20 +312,14 @@ async def test_who_asks_for_late_events_hears_of_the_end_on_the_sessions_stream(
     assert told["notify_on_complete"] is True
     assert "notify_unsupported" not in told
     url = f"{it.url}/api/sessions/s/events"
-    from tests.fakes.gateway import Stream, read_events
-
     stream = Stream(200)
     async with it.http.get(url) as response:
         with anyio.fail_after(20):
-            while stream.names.count("run.completed") < 2:
-                await read_events(response, stream, until="run.completed")
-                if stream.names.count("run.completed") < 2:
-                    stream.frames = [f for f in stream.frames if f.event != "run.completed"]
-                    break
-            await read_events(response, stream, until="run.completed")
+            await read_events(response, stream, until="process.ended")
     ended = next(f.data for f in stream.frames if f.event == "process.ended")
     assert (ended["process_id"], ended["exit_code"]) == (told["process_id"], 0)
     assert "done it" in ended["output"]
+    assert told["process_id"] in await told_late(it, "s", "has ended: exit code 0")
 
 
 @pytest.mark.promise("LATE-05", "STOP-06")
@@ -361,11 +338,4 @@ async def test_a_background_process_dies_with_the_gateway_and_that_is_told(
         assert not carrying(token)
     await gone(token, within_s=2)
     await it.start()
-    with anyio.fail_after(20):
-        while True:
-            _, body = await it.get("/api/sessions/s/messages")
-            said = [m["content"] for m in body["data"] if m["role"] == "user"]
-            if any("killed by the restart" in text for text in said):
-                break
-            await anyio.sleep(0.05)
-    assert told["process_id"] in said[-1]
+    assert told["process_id"] in await told_late(it, "s", "killed by the restart")

@@ -7,11 +7,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-import anyio
 import pytest
 
 from tests.behaviour.figures import note
-from tests.behaviour.hands import approve, carrying, command, does, output, running
+from tests.behaviour.hands import (
+    approve,
+    asked,
+    carrying,
+    command,
+    does,
+    gone,
+    output,
+    running,
+    told_late,
+    until,
+)
 from tests.crash import kills
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import ModelServer, serve
@@ -55,9 +65,7 @@ def lines(path: Path) -> list[str]:
 
 
 async def appears(folder: Path, pattern: str) -> None:
-    with anyio.fail_after(20):
-        while not list(folder.glob(pattern)):
-            await anyio.sleep(0.01)  # written by another process
+    await until(lambda: list(folder.glob(pattern)))
 
 
 @pytest.mark.fault("F-06")
@@ -93,9 +101,7 @@ async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
     await approve(it, run_id)
     await it.events(run_id, until="tool.progress")
     await it.kill()
-    with anyio.fail_after(2):
-        while carrying(token):
-            await anyio.sleep(0.01)
+    await gone(token, within_s=2)
     await it.start()
     done = await it.finished(run_id)
     assert "killed with it" in done["output"]
@@ -116,9 +122,8 @@ async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
 async def test_killed_around_the_spawn_it_ran_once_at_most_and_that_is_told(
     it: GatewayProcess, work: Path, call: str, number: int
 ) -> None:
-    await it.get("/health/detailed")
     run_id = await it.run(command("echo x >> effect"), workspace=str(work))
-    await _posture_known(it)
+    await asked(it, run_id)  # the sandbox has been probed by then
     async with kills.attached(it, call, number):
         try:
             await approve(it, run_id)
@@ -135,12 +140,6 @@ async def test_killed_around_the_spawn_it_ran_once_at_most_and_that_is_told(
     assert "killed with it" in told or "Not started" in told or '"exit_code":0' in told
     if "Not started" in told:
         assert ran == []
-
-
-async def _posture_known(it: GatewayProcess) -> None:
-    with anyio.fail_after(20):
-        while not (await it.get("/health/detailed"))[1]["sandbox"]["level"]:
-            await anyio.sleep(0.02)
 
 
 @pytest.mark.fault("F-19")
@@ -161,9 +160,7 @@ async def test_nothing_nasty_survives_a_killed_gateway(
     for pid in shims:
         kills.kill(pid)
     await it.kill()
-    with anyio.fail_after(2):
-        while carrying(token):
-            await anyio.sleep(0.01)
+    await gone(token, within_s=2)
     note(f"all dead {1000 * (time.monotonic() - began):.0f} ms after kill -9")
     await it.start()
     done = await it.finished(run_id)
@@ -198,14 +195,8 @@ async def test_what_was_granted_to_detach_lives_on_and_is_attached_again(
     await it.kill()
     await it.start()
     (work / "go").touch()
-    with anyio.fail_after(20):
-        while True:
-            _, body = await it.get("/api/sessions/s/messages")
-            said = [m["content"] for m in body["data"] if m["role"] == "user"]
-            if len(said) > 1:
-                break
-            await anyio.sleep(0.05)
-    assert told["process_id"] in said[-1]
-    assert "exit code 0" in said[-1]
-    assert "went on" in said[-1]
+    said = await told_late(it, "s", "has ended")
+    assert told["process_id"] in said
+    assert "exit code 0" in said
+    assert "went on" in said
     assert lines(work / "effect") == ["x"]

@@ -44,7 +44,7 @@ class WallClock:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
+        await anyio.sleep(seconds)  # sleep: it is the clock
 
 
 class Bare(Sandbox):
