@@ -14,6 +14,7 @@ from tests.behaviour.hands import (
     asked,
     audit,
     carrying,
+    children,
     command,
     does,
     gone,
@@ -22,6 +23,7 @@ from tests.behaviour.hands import (
     running,
     started,
     told_late,
+    until,
 )
 from tests.fakes.gateway import GatewayProcess, Stream, gateway, read_events
 from tests.fakes.model_server import ModelServer, serve
@@ -339,3 +341,70 @@ async def test_a_background_process_dies_with_the_gateway_and_that_is_told(
     await gone(token, within_s=2)
     await it.start()
     assert told["process_id"] in await told_late(it, "s", "killed by the restart")
+
+
+REACH = (
+    "exec 3<>/dev/tcp/127.0.0.1/3128; "
+    r"printf 'CONNECT nowhere.invalid:443 HTTP/1.1\r\n\r\n' >&3; head -n 1 <&3"
+)
+
+
+@pytest.mark.parametrize(
+    ("choice", "answer"), [("deny", "403"), ("once", "502"), ("session", "502")]
+)
+async def test_a_host_nobody_has_allowed_is_asked_about_while_the_command_waits(
+    it: GatewayProcess, choice: str, answer: str
+) -> None:
+    run_id = await it.run(command(REACH), session_id="s")
+    first = await approve(it, run_id)
+    stream = await it.events(run_id, until="tool.started")
+    second = await asked(it, run_id, after=stream.frames[-1].id)
+    assert second["request_id"] != first["request_id"]
+    assert second["command"] == "connect to nowhere.invalid"
+    status = await it.status(run_id)
+    assert status["approval"]["request_id"] == second["request_id"]
+    code, body = await it.post(f"/v1/approvals/{second['request_id']}", {"choice": choice})
+    assert code == 200, body
+    told = await output(it, run_id)
+    assert f" {answer} " in told["output"]
+    again = await it.run(command(REACH), session_id="s")
+    await approve(it, again)
+    stream = await it.events(again, until="tool.started")
+    if choice == "session":  # this host, in this session: unasked from now on
+        assert f" {answer} " in (await output(it, again))["output"]
+    else:
+        await asked(it, again, after=stream.frames[-1].id)
+
+
+async def test_a_stop_while_a_host_is_asked_about_ends_run_and_question(
+    it: GatewayProcess,
+) -> None:
+    run_id = await it.run(command(REACH))
+    await approve(it, run_id)
+    stream = await it.events(run_id, until="tool.started")
+    await asked(it, run_id, after=stream.frames[-1].id)
+    await it.post(f"/v1/runs/{run_id}/stop")
+    assert (await it.events(run_id)).names[-1] == "run.cancelled"
+    assert (await it.get("/v1/approvals"))[1]["data"] == []
+
+
+@pytest.mark.promise("STOP-02")
+async def test_a_run_that_has_ended_leaves_no_process_file_or_descriptor(
+    it: GatewayProcess,
+) -> None:
+    async def one(text: str, *, stop: bool) -> None:
+        run_id = await it.run(command(text))
+        await approve(it, run_id)
+        if stop:
+            await it.events(run_id, until="tool.started")
+            await it.post(f"/v1/runs/{run_id}/stop")
+        await it.events(run_id)
+
+    await one("make x; true", stop=False)
+    before = len(os.listdir(f"/proc/{it.pid}/fd"))
+    for _ in range(3):
+        await one("make x; sleep 0.1", stop=False)
+        await one("make x; sleep 1000", stop=True)
+    await until(lambda: not children(it.pid))
+    assert not list((it.home / "calls").iterdir())
+    assert len(os.listdir(f"/proc/{it.pid}/fd")) <= before
