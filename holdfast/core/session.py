@@ -3,7 +3,8 @@
 A session's unfinished runs go one after the other, in the order they were queued.
 A run that a restart, a shutdown or a crash cut leaves a *mark* (why and when); only
 a run that completes clears it. A session that is *suspended* begins afresh with its
-next input: the old transcript stays readable, the model no longer reads it.
+next input: the old transcript stays readable, the model no longer reads it, and what was
+granted for the session is gone.
 """
 
 from collections.abc import Mapping
@@ -179,7 +180,9 @@ def _evolve_own(session: Session, event: Event) -> Session:
             reason = session.suspended_for or event.reason
             return replace(session, status=status, suspended_for=reason)
         case _:  # SessionReset
-            return replace(session, status=status, suspended_for="", mark=None)
+            return replace(
+                session, status=status, suspended_for="", mark=None, grants=(), cwd=""
+            )
 
 
 def _evolve_input(session: Session, event: inbox.Event) -> Session:

@@ -68,7 +68,9 @@ async def test_a_weaker_sandbox_than_before_pauses_work_until_the_operator_accep
         await it.start()
         run_id = await it.run(command("echo weak"))
         with anyio.fail_after(20):
-            while not (paused := (await it.get("/health/detailed"))[1]["paused"]):
+            while not (  # noqa: ASYNC110  health is asked
+                paused := (await it.get("/health/detailed"))[1]["paused"]
+            ):
                 await anyio.sleep(0.02)  # sleep: health is asked, it does not tell
         assert "holdfast sandbox accept" in paused
         assert (await it.status(run_id))["status"] == "queued"

@@ -289,6 +289,7 @@ def test_grants_outlive_their_run_and_make_way_for_others_once_they_ran_out() ->
     assert session.grants == (first, second)
     assert fold(third, session=session, at=9.9).grants == (first, second, third)
     assert fold(third, session=session, at=10.0).grants == (second, third)
+    assert fold(SessionReset(reason="suspended"), session=session).grants == ()
 
 
 @pytest.mark.promise("RUN-13")
