@@ -36,7 +36,12 @@ def main(args: argparse.Namespace) -> int:
 async def probe(config: Config) -> Posture:
     """How well a command started from here would be confined: found in a home of its own."""
     with tempfile.TemporaryDirectory(prefix="holdfast-probe-") as home:
-        sandbox = Sandbox(Path(home), config.user_home, allow_none=config.sandbox.allow_none)
+        sandbox = Sandbox(
+            Path(home),
+            config.user_home,
+            allow_none=config.sandbox.allow_none,
+            container=config.sandbox.container,
+        )
         return await sandbox.probe()
 
 

@@ -100,6 +100,7 @@ class Service(Reads):
         self._started_at = parts.clock.now()
         self._posture: Posture | None = None
         self._paused = ""
+        self._accepted = False  # work goes on at the posture there is
         self._lag = timers.Lag(parts.clock)
         self._expiries = timers.Expiries()
         self._standing = StandingRules(sessions)
@@ -172,6 +173,8 @@ class Service(Reads):
         """Let work begin, unless commands are confined worse than when it went on last."""
         await self._find_posture()
         assert self._posture is not None
+        if self._accepted:
+            return
         before, now = self._standing.posture, self._posture.level
         if is_weaker(before, now):
             assert before is not None
@@ -184,7 +187,7 @@ class Service(Reads):
         await self._go_on(now)
 
     async def _go_on(self, level: Level) -> None:
-        self._paused = ""
+        self._paused, self._accepted = "", True
         self._coordinator.begin()
         try:
             await self._standing.see(level)

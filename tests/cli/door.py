@@ -12,6 +12,7 @@ from holdfast.lock import SOCKET
 from tests.cli import Place
 
 RUN = "run_1"
+EARLIER = "run_0"  # of the same session
 REQUEST = {
     "request_id": "apr_1",
     "call_id": "call_1",
@@ -40,7 +41,9 @@ class Door:
             "paused": "",
         }
         self._events: list[bytes] = []
+        self._earlier: list[bytes] = []
         self._news: list[bytes] = []
+        self.runs: list[str] = []  # of the session, newest first
         self._said = anyio.Event()
 
     def say(self, event: str, **fields: object) -> None:
@@ -52,6 +55,12 @@ class Door:
     def forget(self) -> None:
         """The run begins anew."""
         self._events.clear()
+
+    def say_earlier(self, event: str, **fields: object) -> None:
+        """The same for the earlier run."""
+        if event == "approval.request":
+            self.waiting.append({"run_id": EARLIER, **fields})
+        self._say(self._earlier, event, run_id=EARLIER, **fields)
 
     def tell(self, event: str, **fields: object) -> None:
         """The next event of the session that is not the run's."""
@@ -69,8 +78,8 @@ class Door:
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/runs", self._submit)
         app.router.add_get("/v1/runs", self._runs)
-        app.router.add_get(f"/v1/runs/{RUN}", self._status)
-        app.router.add_get(f"/v1/runs/{RUN}/events", self._stream)
+        app.router.add_get("/v1/runs/{id}", self._status)
+        app.router.add_get("/v1/runs/{id}/events", self._stream)
         app.router.add_get("/api/sessions/s/events", self._session)
         app.router.add_get("/health/detailed", self._health)
         app.router.add_get("/v1/approvals", self._approvals)
@@ -85,18 +94,22 @@ class Door:
         return web.json_response({"run_id": RUN, "status": "started"}, status=202)
 
     async def _runs(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": []})
+        return web.json_response({"data": [self._run(name) for name in self.runs]})
 
     async def _status(self, request: web.Request) -> web.Response:
         self.checked.set()
-        run = {"run_id": RUN, "status": self.status, "session_id": "s", "created_at": 0.0}
-        return web.json_response(run | {"model": "openai/fake"})
+        return web.json_response(self._run(request.match_info["id"]))
+
+    def _run(self, name: str) -> dict[str, Any]:
+        run = {"run_id": name, "status": self.status, "session_id": "s", "created_at": 0.0}
+        return run | {"model": "openai/fake"}
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response(self.health)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        return await self._send(request, self._events)
+        ours = request.match_info["id"] == RUN
+        return await self._send(request, self._events if ours else self._earlier)
 
     async def _session(self, request: web.Request) -> web.StreamResponse:
         return await self._send(request, self._news)

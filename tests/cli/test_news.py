@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import Place, Terminal, terminal
-from tests.cli.door import Door, door
+from tests.cli.door import EARLIER, REQUEST, RUN, Door, door
 from tests.fakes.gateway import ROOT, GatewayProcess, Stream, gateway, read_events
 from tests.fakes.model_server import (
     DONE,
@@ -200,27 +200,24 @@ async def test_a_run_from_elsewhere_is_shown_as_such_and_can_be_stopped(
         await leave(screen)
 
 
-@pytest.mark.usefixtures("it")
-async def test_a_run_that_is_first_in_the_queue_is_shown_and_asks_before_ours(
-    place: Place, it: GatewayProcess, model: ModelServer, tmp_path: Path
+async def test_a_run_that_has_to_end_before_ours_is_shown_and_asks_first(
+    place: Place, front: Door
 ) -> None:
-    gate = Wait()
+    front.say("run.completed", output="done")
     async with terminal(place) as screen:
         await screen.read_until("› ")
-        await screen.type("say:one\n")
-        await screen.read_until("one\r\n› ")
-        session_id = (await it.get("/v1/runs"))[1]["data"][0]["session_id"]
-        model.then(stream(token("ours"), gate, finish(), DONE))
-        await screen.type("work\nsay:after\n")
-        await screen.read_until("ours")
-        arguments = f'{{"path": "{tmp_path / "effects"}", "tag": "x"}}'
-        run_id = await it.run(f"tool:risky {arguments}", session_id=session_id)
-        gate.gate.set()
-        said = await screen.read_until("[o]nce  [s]ession  [d]eny ? ")
-        assert f"● another run of this session, {run_id}:\r\n" in said
+        await screen.type("one\n")
+        await screen.read_until("done\r\n› ")
+        front.runs = [RUN, EARLIER]
+        await screen.type("two\n")
+        await screen.read_until(f"● another run of this session, {EARLIER}:\r\n")
+        front.say_earlier("approval.request", **REQUEST)
+        await screen.read_until("[d]eny ? ")
         await screen.type("o\n")
-        said = await screen.read_until("after\r\n› ")
-        assert "the tool said: bumped x\r\nafter\r\n" in said
+        await screen.read_until("approved (once)")
+        front.say_earlier("run.completed", output="first that")
+        await screen.read_until("first that\r\ndone\r\n› ")
+    assert front.answers == [("apr_1", "once")]
 
 
 async def test_a_line_half_typed_is_shown_again_below_the_news(place: Place, front: Door) -> None:
