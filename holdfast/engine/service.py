@@ -188,11 +188,11 @@ class Service(Reads):
 
     async def _go_on(self, level: Level) -> None:
         self._paused, self._accepted = "", True
-        self._coordinator.begin()
         try:
             await self._standing.see(level)
         except (JournalUnavailable, Conflict):
             log.warning("the posture could not be written down")  # the next start will try again
+        self._coordinator.begin()
 
     def rules(self, by: Principal) -> dict[str, str]:
         """What the operator has permitted for good: a name for each, and its words."""

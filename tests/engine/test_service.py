@@ -408,8 +408,11 @@ async def test_work_waits_for_the_operator_where_commands_are_confined_worse_tha
 ) -> None:
     hands = IdleHands()
     hands.level = before
-    async with serving(tmp_path, Told(), hands=hands) as service:
-        await until(lambda: service.health().sandbox == before.name)
+    model = Told()
+    async with serving(tmp_path, model, hands=hands) as service:
+        run_id = await submit(service, "first")
+        (await model.asked(1)).answer("done")
+        await finished(service, run_id)
     hands.level = now
     model = Told()
     async with serving(tmp_path, model, hands=hands) as service:
