@@ -9,37 +9,35 @@ process come what may; a second signal ends it at once. Neither is needed for an
 to be correct: a shutdown is a crash with courtesy.
 """
 
-import ctypes
-import gc
 import logging
 import os
-import resource
 import signal
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from select import select
 from socket import gaierror
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
-from holdfast import __version__, observe, plugins
+from holdfast import __version__, machine, observe, plugins
+from holdfast.channels.http import operator
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
-from holdfast.config import Config, api_key, known_secrets
+from holdfast.config import Config, Supervision, api_key, known_secrets, take_supervision
+from holdfast.control import JOURNAL, Control, detach
 from holdfast.core.approval import Role
 from holdfast.core.intents import Capabilities, Principal
-from holdfast.core.lifecycle import Reason, Supervisor, exit_code
+from holdfast.core.lifecycle import Reason, Start, Supervisor, Wanted, exit_code
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import Cause
-from holdfast.core.types import OPERATOR, RunId
+from holdfast.core.types import OPERATOR, RunId, Value
 from holdfast.engine.permits import Policy
 from holdfast.engine.service import Parts, Service
 from holdfast.errors import Misconfigured
@@ -47,10 +45,12 @@ from holdfast.journal import audit
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.lock import SOCKET, Lock, wait_for_lock
+from holdfast.machine import exit_now, say
 from holdfast.models.model import Model
 from holdfast.models.offline import Offline
 from holdfast.models.openai import OpenAI
 from holdfast.models.scripted import Scripted
+from holdfast.notify import Notifier, feed, status
 from holdfast.tools import process, terminal
 from holdfast.tools.hands import Hands
 from holdfast.tools.sandbox import Sandbox
@@ -58,16 +58,12 @@ from holdfast.tools.spawn import Spawner
 
 log = logging.getLogger(__name__)
 
-JOURNAL = "journal.db"
 CALLS = "calls"
 
 EXIT_AFTER_DRAIN_S = 9.0  # the net below the promise of drain + 10 s
 CLOSE_S = 2.0
 LINGER_S = 8.0  # for runs of other terminals to finish, before ours hands them over
 MB = 1024 * 1024
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_PR_SET_DUMPABLE = 4  # sys/prctl.h
 
 _ALL_ROLES = frozenset(Role)
 _NOT_ADMIN = _ALL_ROLES - {Role.ADMIN}
@@ -113,13 +109,6 @@ def build_model(config: Config) -> Model:
             return Offline()
 
 
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
-
-
 @asynccontextmanager
 async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]]:
     """The engine over the home's journal, not started yet. Its tasks end with the block."""
@@ -134,13 +123,15 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
         journal = await SqliteJournal.open(
             config.home / JOURNAL,
             blobs,
-            boot_id=_boot_id(),
+            boot_id=machine.boot_id(),
             low_water=config.journal.low_water_mb * MB,
             ballast=config.journal.ballast_mb * MB,
         )
         closing.push_async_callback(_within, CLOSE_S, journal.aclose)
         async with anyio.create_task_group() as tasks:
-            spawner = Spawner(config.home / CALLS, os.getpid(), time.time)
+            spawner = Spawner(
+                config.home / CALLS, os.getpid(), time.time, machine.users_umask()
+            )
             closing.push_async_callback(_within, CLOSE_S, spawner.aclose)
             sandbox = Sandbox(
                 config.home,
@@ -195,12 +186,21 @@ def _limits(config: Config) -> Limits:
 
 
 async def _serve_operator(
-    config: Config, service: Service, doors: AsyncExitStack, handover: Callable[[], None] | None
+    config: Config,
+    service: Service,
+    doors: AsyncExitStack,
+    orders: Control | Callable[[], None],
 ) -> None:
-    """Open the operator's own door: the unix socket in the home."""
+    """Open the operator's own door: the unix socket in the home.
+
+    A gateway takes orders there; a terminal only the one to hand over.
+    """
     door = Door(_OPERATORS_DOOR)
     body = config.limits.body_mb * MB, config.limits.body_s
+    handover = None if isinstance(orders, Control) else orders
     app = application(service, door, *body, handover)
+    if isinstance(orders, Control):
+        operator.add_routes(app, orders, _OPERATORS_DOOR)
     runner = await doors.enter_async_context(serving(app))
     await listen_unix(runner, config.home / SOCKET)
 
@@ -240,8 +240,8 @@ async def embedded(
     It brings back `only` the runs it came for: it will not stay. What it yields is set when
     somebody better wants the home; then the block should end.
     """
-    os.umask(0o077)
-    _harden()
+    machine.keep_private()
+    machine.harden()
     wanted = anyio.Event()
     try:
         async with (
@@ -265,122 +265,145 @@ async def embedded(
         lock.release()
 
 
-def run_gateway(config: Config) -> int:
-    """Serve until a signal; the exit code. Does not return while anything still hangs."""
+async def record(config: Config, lock: Lock, wanted: Wanted) -> None:
+    """Write down what is wanted of a gateway that does not run now."""
+    try:
+        async with _engine(config) as (service, _):
+            await service.want(_OPERATORS_DOOR, wanted)
+    finally:
+        lock.release()
+
+
+def run_gateway(config: Config, start: Start) -> int:
+    """Serve until a signal or the operator ends it; the exit code.
+
+    Does not return while anything still hangs.
+    """
+    watched = take_supervision()
     observe.setup(config.log.level)
-    os.umask(0o077)
-    _harden()
-    _raise_fd_limit()
-    _tune_allocator()
-    lock = wait_for_lock(config.home, _say)  # until the process ends
+    machine.keep_private()
+    machine.harden()
+    machine.raise_fd_limit()
+    machine.tune_allocator()
+    notifier = Notifier(watched.socket)
+
+    def tell(line: str) -> None:
+        notifier.tell(status(line))
+        say(line)
+
+    lock = wait_for_lock(config.home, tell)  # until the process ends
     api_key(config)  # made before the engine, which must know what to keep quiet about
-    return anyio.run(_serve, config, lock, backend_options={"debug": False})
+    process = _Process(config, lock, start, watched, notifier)
+    return anyio.run(_serve, process, backend_options={"debug": False})
 
 
-async def _serve(config: Config, lock: Lock) -> int:
-    code = exit_code(Reason.STOP, Supervisor.NONE)
+class _Process(Value):
+    """What a gateway's process was started with."""
+
+    config: Config
+    lock: Lock
+    start: Start
+    watched: Supervision
+    notifier: Notifier
+
+    def exit_code(self, reason: Reason) -> int:
+        return exit_code(reason, self.watched.by)
+
+
+async def _serve(process: _Process) -> int:
+    config = process.config
     async with _engine(config) as (service, journal):
+        if not await service.boots(process.start):
+            say("Left down: the operator has stopped it. To start it: holdfast gateway start")
+            return process.exit_code(Reason.STOP)
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
+            control = Control(service, process.watched.by, partial(_succeed, config))
             # The doors first: what keeps them from opening must not cost anybody a run.
             address = await _serve_network(config, service, doors)
-            await _serve_operator(config, service, doors, None)
-            lock.describe("gateway", address)
+            await _serve_operator(config, service, doors, control)
+            process.lock.describe("gateway", address)
             watching.start_soon(_end_if_broken, journal)
             await service.start()
-            _tune_collector()
+            machine.tune_collector()
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                _say(f"Holdfast {__version__} ready on {address} (model {config.model})")
-                received = await anext(aiter(signals))
-                watching.start_soon(_end_at_once, signals)
-                drain_s = config.gateway.drain_s
-                _arm_exit(drain_s + EXIT_AFTER_DRAIN_S)
-                _say_shutting_down(received, service, drain_s)
-                service.refuse_work()
-                await service.stop(drain_s, Cause.SHUTDOWN)
-                await doors.aclose()
-                await service.end()
+                _say_ready(process, address)
+                if process.watched.watchdog_s:
+                    # The way through the writer's thread and back; there is nothing to prune.
+                    answered = partial(journal.prune, 0.0, 0.0)
+                    every_s = process.watched.watchdog_s / 2
+                    watching.start_soon(feed, process.notifier, every_s, answered)
+                asked_by = await _end_asked_by(signals, control)
+                code = process.exit_code(control.reason)
+                watching.start_soon(_end_at_once, signals, code)
+                _arm_exit(config.gateway.drain_s + EXIT_AFTER_DRAIN_S, code)
+                _say_shutting_down(process, asked_by, service)
+                await _go_down(config, service, doors, control.reason)
                 with anyio.move_on_after(CLOSE_S):
                     await journal.aclose()
-                _say("Stopped.")
-                _exit(code)  # here: a task group waits for what a stuck thread holds
+                say("Stopped.")
+                exit_now(code)  # here: a task group waits for what a stuck thread holds
     return code
 
 
-def _say_shutting_down(received: signal.Signals, service: Service, drain_s: float) -> None:
-    running = service.health().running
+async def _go_down(config: Config, service: Service, doors: AsyncExitStack, reason: Reason) -> None:
+    cause = Cause.RESTART if reason is Reason.RESTART else Cause.SHUTDOWN
+    service.refuse_work()
+    await service.stop(config.gateway.drain_s, cause)
+    await doors.aclose()
+    await service.end(reason)
+
+
+async def _end_asked_by(signals: AsyncIterator[signal.Signals], control: Control) -> str:
+    """Wait for a signal or the operator's word, and say which it was."""
+    asked_by = ""
+    async with anyio.create_task_group() as either:
+
+        async def hear() -> None:
+            nonlocal asked_by
+            asked_by = (await anext(signals)).name
+            either.cancel_scope.cancel()
+
+        either.start_soon(hear)
+        asked_by = f"holdfast gateway {await control.ended()}"
+        either.cancel_scope.cancel()
+    return asked_by
+
+
+def _succeed(config: Config) -> None:
+    """Start whoever comes after us; it waits for the home until we are gone."""
+    successor = detach(config, sys.argv[1:])
+    say(f"Restarting as pid {successor.pid}.")
+
+
+def _say_ready(process: _Process, address: str) -> None:
+    ready = f"Holdfast {__version__} ready on {address} (model {process.config.model})"
+    say(ready)
+    process.notifier.tell("READY=1", status(ready))
+
+
+def _say_shutting_down(process: _Process, asked_by: str, service: Service) -> None:
+    running, drain_s = service.health().running, process.config.gateway.drain_s
     wait = f", waiting up to {drain_s:g} s for them" if running and drain_s else ""
-    _say(f"Shutting down ({received.name}); {running} running{wait}. Nothing accepted is lost.")
+    line = f"Shutting down ({asked_by}); {running} running{wait}. Nothing accepted is lost."
+    say(line)
+    process.notifier.tell("STOPPING=1", status(line))
 
 
-async def _end_at_once(signals: AsyncIterator[signal.Signals]) -> None:
+async def _end_at_once(signals: AsyncIterator[signal.Signals], code: int) -> None:
     async for _ in signals:
-        _say("Second signal: ending at once.")
-        _exit(exit_code(Reason.STOP, Supervisor.NONE))
+        say("Second signal: ending at once.")
+        exit_now(code)
 
 
 async def _end_if_broken(journal: SqliteJournal) -> None:
     reason = await journal.broken()
     log.critical("the journal is broken", extra={"reason": reason})
-    _say(f"The journal cannot be trusted any more: {reason}. Ending, to recover at the next start.")
-    _exit(exit_code(Reason.BROKEN, Supervisor.NONE))
+    say(f"The journal cannot be trusted any more: {reason}. Ending, to recover at the next start.")
+    exit_now(exit_code(Reason.BROKEN, Supervisor.NONE))
 
 
-def _arm_exit(after_s: float) -> None:
+def _arm_exit(after_s: float, code: int) -> None:
     """Whatever hangs: the process is gone by then."""
-    timer = threading.Timer(after_s, os._exit, (exit_code(Reason.STOP, Supervisor.NONE),))
+    timer = threading.Timer(after_s, os._exit, (code,))
     timer.daemon = True
     timer.start()
-
-
-def _exit(code: int) -> None:
-    """Now: a busy worker thread must not hold the exit."""
-    with suppress(OSError):  # nobody may be there to read it
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def _harden() -> None:
-    """Keep our memory to ourselves: no core file, no look into it by others of the same user.
-
-    Nor into the environment we were started with: /proc/self/environ keeps showing it, whatever
-    was removed since, but of an undumpable process only to root. A child that calls exec is
-    dumpable again.
-    """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:  # Linux only
-        prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _raise_fd_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _tune_allocator() -> None:
-    """Keep freed memory at hand.
-
-    asyncio reads with a buffer of 256 KiB, which glibc maps and unmaps anew for each read:
-    18 µs, measured, against 2 µs when it comes from the heap.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have other habits
-        mallopt(_M_MMAP_THRESHOLD, MB)
-        mallopt(_M_TRIM_THRESHOLD, 16 * MB)
-
-
-def _tune_collector() -> None:
-    """What is loaded now stays; what a run makes is freed by counting, not by searching."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
-def _say(line: str) -> None:
-    """A line for the operator. Whoever reads us may have left, or read no more: then not."""
-    with suppress(OSError, ValueError):
-        if select([], [sys.stderr], [], 0)[1]:
-            print(observe.clean(line), file=sys.stderr, flush=True)  # noqa: T201  the operator's terminal

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.approval import Mode
+from holdfast.core.lifecycle import Supervisor
 from holdfast.core.session import OnStart
 from holdfast.errors import Misconfigured
 
@@ -46,6 +47,9 @@ ENVIRONMENT = MappingProxyType(
 # Those that set no key, and those that are for tests.
 _OTHER_VARIABLES = ("HOLDFAST_HOME", "HOLDFAST_DEBUG")
 _TEST_VARIABLES = ("HOLDFAST_TORTURE_", "HOLDFAST_FUZZ_", "HOLDFAST_RESTARTS")
+
+LAUNCHD_LABEL = "org.holdfast.gateway"
+_SUPERVISION = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
 
 _SOCKET_ROOM = 103 - len("/run/front.sock")  # what the system leaves for a socket's address
 
@@ -199,6 +203,7 @@ class Config:
 
     home: Path
     user_home: Path
+    user_config: Path = Path()  # where the user's other programs keep their settings
     model: Text = ""  # "provider/name"; after `load` never empty
     plugins: Texts = ()  # modules with more tools
     openai: OpenAI = field(default_factory=OpenAI)
@@ -307,6 +312,45 @@ def from_process(overrides: Mapping[str, str]) -> Config:
     return config
 
 
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Who watches this process, where it listens, and how often it wants a sign of life."""
+
+    by: Supervisor = Supervisor.NONE
+    socket: str = ""  # empty: nobody listens
+    watchdog_s: float = 0.0  # 0: no sign of life is wanted
+
+
+def take_supervision() -> Supervision:
+    """Who supervises this process. What says so is for us alone: no child inherits it."""
+    found = find_supervision(os.environ, os.getpid())
+    for name in _SUPERVISION:
+        os.environ.pop(name, None)
+    return found
+
+
+def find_supervision(environ: Mapping[str, str], pid: int) -> Supervision:
+    """What the environment says of the supervisor of process `pid`."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    by = Supervisor.NONE
+    if environ.get("XPC_SERVICE_NAME") == LAUNCHD_LABEL:
+        by = Supervisor.LAUNCHD
+    elif address or environ.get("SYSTEMD_EXEC_PID") == str(pid):
+        by = Supervisor.SYSTEMD
+    usec = environ.get("WATCHDOG_USEC", "")
+    ours = environ.get("WATCHDOG_PID") in (None, "", str(pid))
+    wanted = bool(address) and ours and usec.isascii() and usec.isdigit()
+    return Supervision(by, address, int(usec) / 1e6 if wanted else 0.0)
+
+
+def environment(config: Config) -> dict[str, str]:
+    """The environment this process was given, for another one of ours: with its secrets."""
+    given = {n: k for n, k in ENVIRONMENT.items() if config.origins[k] == f"environment {n}"}
+    values = {key: value for key, value, _ in shown(config)}
+    hidden = {n: v.reveal() for n, k in given.items() if isinstance(v := values[k], Secret)}
+    return {**os.environ, **hidden}
+
+
 def process_home() -> Path:
     """The home of this process, whatever may be wrong in it."""
     return find_home(os.environ)
@@ -345,6 +389,16 @@ def _user_home(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or os.path.expanduser("~"))
 
 
+def _user_config(environ: Mapping[str, str]) -> Path:
+    given = environ.get("XDG_CONFIG_HOME", "")
+    return Path(given) if given.startswith("/") else _user_home(environ) / ".config"
+
+
+def search_path() -> str:
+    """Where this process finds commands."""
+    return os.environ.get("PATH") or os.defpath
+
+
 def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
     """Read and check everything. Raises `Misconfigured` at the first thing that is wrong."""
     home = find_home(environ)
@@ -364,6 +418,7 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
     return Config(
         home=home,
         user_home=_user_home(environ),
+        user_config=_user_config(environ),
         model=model,
         plugins=values["plugins"],
         **{name: kind(**_section(name, values)) for name, kind in _SECTIONS.items()},

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 
-from holdfast.core import approval, call, delivery, inbox, lifecycle, process, run, session
+from holdfast.core import access, approval, call, delivery, inbox, lifecycle, process, run, session
 from holdfast.core.types import Fact, kind
 
 TARGET = Path(__file__).parent.parent / "docs" / "state-machines.md"
@@ -23,6 +23,7 @@ MACHINES: tuple[ModuleType, ...] = (
     approval,
     process,
     delivery,
+    access,
     lifecycle,
 )
 

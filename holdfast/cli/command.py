@@ -37,6 +37,13 @@ No work is done where commands are confined worse than before, until `holdfast s
 The run is kept and held; where stdin is no terminal, or with --json, the exit code is 75.
 A background process that a run leaves ends with this command where no gateway serves the home.
 """
+_ABOUT_GATEWAY = """The server, and how it runs by itself.
+
+Where its unit is installed (`install`), start, stop and restart go through the service manager;
+elsewhere `start` makes a process of its own, and its words go to log/gateway.log in the home.
+What was accepted outlives every one of them: work that a stop or restart cuts goes on after the
+next start. A stop is remembered: `run --boot` does not undo it, `start` and `run` do.
+"""
 _ABOUT_APPROVALS = """What runs ask for before they do it, and the answers.
 
   holdfast approvals                 all that waits: what would run, whole, and how long it waits
@@ -94,13 +101,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("words", nargs="*", metavar="WORDS", help="what to do; - reads stdin")
     run.set_defaults(handler="holdfast.cli.run", parser=run)
     _add_run(run, unsaid)
-    gateway = commands.add_parser("gateway", help="the server")
-    gateway.set_defaults(handler="", parser=gateway)
-    served = gateway.add_subparsers(title="commands", metavar="COMMAND")
-    serve = served.add_parser("run", help="serve until a signal comes")
-    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    serve.add_argument("--port", help="port to listen on (default 8642)")
-    serve.set_defaults(handler="holdfast.cli.gateway", parser=serve)
+    _add_gateway(commands)
     doctor = commands.add_parser("doctor", help="what is set, what works, what to do next")
     doctor.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     doctor.set_defaults(handler="holdfast.cli.doctor", parser=doctor)
@@ -122,6 +123,44 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     audit.set_defaults(handler="holdfast.cli.audit", parser=audit)
     return top
+
+
+def _add_gateway(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text, unsaid = argparse.RawDescriptionHelpFormatter, argparse.SUPPRESS
+    gateway = commands.add_parser(
+        "gateway",
+        help="the server: run it here, or have it run by itself",
+        description=_ABOUT_GATEWAY,
+        formatter_class=text,
+    )
+    gateway.set_defaults(handler="", parser=gateway)
+    said = gateway.add_subparsers(title="commands", metavar="COMMAND")
+
+    def add(what: str, handler: str, about: str) -> argparse.ArgumentParser:
+        one = said.add_parser(what, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        one.set_defaults(handler=f"holdfast.cli.{handler}", parser=one, what=what)
+        return one
+
+    serve = add("run", "gateway", "serve in this terminal until a signal comes")
+    start = add("start", "gateway_service", "have it run in the background; done when it serves")
+    for one in (serve, start):
+        one.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+        one.add_argument("--port", help="port to listen on (default 8642)")
+    boot = "stay down if the operator has stopped it: for containers"
+    serve.add_argument("--boot", action="store_true", help=boot)
+    add("stop", "gateway_service", "end it, and keep it down; done when it is gone")
+    add("restart", "gateway_service", "end it and start it anew; done when it serves")
+    status = add("status", "gateway_service", "how it is doing (exit code 3: it does not run)")
+    status.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    install = add("install", "gateway_unit", "have the system run it: write and enable its unit")
+    install.add_argument("--system", action="store_true", help="for all users (needs root)")
+    install.add_argument("--user", metavar="NAME", help="with --system: who it runs as")
+    install.add_argument("--force", action="store_true", help="replace a unit that is there")
+    install.add_argument("--print", action="store_true", help="only show it")
+    add("uninstall", "gateway_unit", "stop it and take its unit away; the home stays")
+    logs = add("logs", "gateway_unit", "what it has said in the background")
+    logs.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="(default 50)")
+    logs.add_argument("-f", "--follow", action="store_true", help="and what it says from now on")
 
 
 def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

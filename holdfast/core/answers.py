@@ -112,7 +112,8 @@ def _accepted(session: Session, asked: Approval, given: Given, now: float) -> tu
 def _waits(session: Session, asked: Approval) -> bool:
     """Whether the call has not begun yet, and will not without an answer."""
     request = asked.requested
-    return session.runs[request.run_id].calls[request.call_id].status is Status.ASKED
+    call = session.runs[request.run_id].calls.get(request.call_id)
+    return call is not None and call.status is Status.ASKED
 
 
 def expire(session: Session, now: float) -> tuple[Fact, ...]:

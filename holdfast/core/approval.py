@@ -24,7 +24,7 @@ from holdfast.core.execution import (
     escape,
     hidden,
     quote,
-    render,
+    render_all,
 )
 from holdfast.core.rules import Host, Line, Permission, Place, Rule, shown
 from holdfast.core.types import OPERATOR, CallId, Fact, Owner, RequestId, RunId, SessionKey, Value
@@ -286,7 +286,7 @@ def decide_execution(request: ExecutionRequest, context: ExecutionContext) -> De
     return Ask(
         choices=_choices(context, Choice.SESSION if grantable else Choice.ONCE),
         offers=offers if grantable else (),
-        command=render(request.what),
+        command=render_all(request),
         description=_describe(request, context, lacking),
         expires_at=context.now + min(context.door.expiry_s, EXPIRY_S),
     )
@@ -327,8 +327,8 @@ def decide_question(
     return Ask(choices, offers, command, description, expires_at)
 
 
-def ask_for_host(host: str, context: ExecutionContext) -> Decision:
-    """Whether a command at work may speak to `host`, which its start did not grant it."""
+def ask_for_host(host: str, command: str, context: ExecutionContext) -> Decision:
+    """Whether `command`, at work, may speak to `host`, which its start did not grant it."""
     wanted = Host(name=host)
     if wanted in permissions(context):
         return Run(Ground.GRANTED)
@@ -338,7 +338,9 @@ def ask_for_host(host: str, context: ExecutionContext) -> Decision:
         choices=_choices(context, Choice.SESSION),
         offers=(wanted,),
         command=f"connect to {escape(host)}",
-        description=f"Sandbox: {context.level.name}\nTo permit: {shown(wanted)}",
+        description=(
+            f"Sandbox: {context.level.name}\nFor: {escape(command)}\nTo permit: {shown(wanted)}"
+        ),
         expires_at=context.now + min(context.door.expiry_s, EXPIRY_S),
     )
 
@@ -405,10 +407,12 @@ def _lacking(
 ) -> tuple[Permission | Single, ...]:
     """All that nobody has permitted yet."""
     lacking: list[Permission | Single] = []
-    if context.level == Level.L0:
+    if context.level == Level.L0 and not request.wants.unsandboxed:
         lacking.append(Single("run without a sandbox, as there is none"))
     if ground is None:
         lacking.append(_permission(request))
+    if request.wants.open_input and ground is not Ground.HARMLESS and ground is not Ground.CONFINED:
+        lacking.append(Single("take input later that nobody will be asked about"))
     hosts = {p.name for p in permissions(context) if isinstance(p, Host)}
     lacking += [Host(name=host) for host in request.wants.hosts if host not in hosts]
     lacking += [Single(f"write to {quote(escape(p))}") for p in request.wants.writable]
@@ -425,7 +429,14 @@ def _permission(request: ExecutionRequest) -> Permission | Single:
         return Single(f"run a script ({request.what.reason})")
     if request.stdin or not request.environment.keys() <= _QUIET:
         return Single("run with an input or an environment of its own")
-    return Line(what=request.what, cwd=request.cwd, programs=dict(request.programs))
+    return Line(
+        what=request.what,
+        cwd=request.cwd,
+        programs=dict(request.programs),
+        files=dict(request.files),
+        background=request.wants.background,
+        terminal=request.wants.terminal,
+    )
 
 
 def _choices(context: ExecutionContext, widest: Choice) -> tuple[Choice, ...]:
@@ -444,6 +455,7 @@ def _describe(
     lines = [
         "UNSANDBOXED" if unsandboxed else f"Sandbox: {context.level.name}",
         f"Directory: {escape(request.cwd)}",
+        *["In the background: it goes on when the call has ended"] * request.wants.background,
         *(
             f"To permit: {lack.what if isinstance(lack, Single) else shown(lack)}"
             for lack in lacking

@@ -46,6 +46,9 @@ class Wants(Value):
     writable: tuple[str, ...] = ()
     unsandboxed: bool = False
     detach: bool = False
+    background: bool = False
+    terminal: bool = False
+    open_input: bool = False  # more may be written to it later, which nobody is asked about
 
 
 class ExecutionRequest(Value):
@@ -56,7 +59,7 @@ class ExecutionRequest(Value):
     programs: Mapping[str, str]  # an executable's name → where it was found
     files: Mapping[str, str]  # programs, and words that name workspace files → sha256
     environment: Mapping[str, str]  # what is set beside the sandbox's own
-    stdin: str  # sha256 of what is written to it; empty: nothing
+    stdin: str  # what is written to it; empty: nothing
     profile: tuple[str, ...]  # the sandbox, without ports, paths and the like of one spawn
     wants: Wants
     purpose: str  # the model's words, and no more than that
@@ -131,6 +134,15 @@ def render(what: Parsed | Opaque) -> str:
     return lines[0] if len(lines) == 1 else "\n".join(f"| {line}" for line in lines)
 
 
+def render_all(request: ExecutionRequest) -> str:
+    """The same with the input it is given, whole."""
+    shown = render(request.what)
+    if not request.stdin:
+        return shown
+    lines = "\n".join(f"| {escape(line)}" for line in request.stdin.split("\n"))
+    return f"{shown}\nwith this input:\n{lines}"
+
+
 def execution_hash(request: ExecutionRequest) -> str:
     """The sha256 that an approval is bound to. The model's words are no part of it."""
     if isinstance(request.what, Parsed):
@@ -144,12 +156,15 @@ def execution_hash(request: ExecutionRequest) -> str:
         "programs": _pairs(request.programs),
         "files": _pairs(request.files),
         "environment": _pairs(request.environment),
-        "stdin": request.stdin,
+        "stdin": escape(request.stdin),
         "profile": _texts(request.profile),
         "hosts": sorted(_texts(request.wants.hosts)),
         "writable": sorted(_texts(request.wants.writable)),
         "unsandboxed": request.wants.unsandboxed,
         "detach": request.wants.detach,
+        "background": request.wants.background,
+        "terminal": request.wants.terminal,
+        "open_input": request.wants.open_input,
     }
     return sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 

@@ -4,11 +4,18 @@ There is no state that a killed process leaves behind: every start is a recovery
 and a shutdown is a crash with courtesy. These statuses live in memory, tell the
 health page the truth and decide what may be accepted: only `ready` takes new work;
 `draining` still answers what was accepted before.
+
+What outlives the process are facts: `wanted` is the operator's word and decides what the
+next boot does, `state` only reports. A stop the operator asks for makes both `stopped`. A
+bare signal (a container made anew, a kill) is nobody's word: both end as `running`. A
+restart passes through the state `stopped` and stays wanted.
 """
 
 from enum import StrEnum
 
-from holdfast.core.types import Value
+from msgspec.structs import replace
+
+from holdfast.core.types import Fact, Owner, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -34,8 +41,9 @@ class Change(StrEnum):
 class Reason(StrEnum):
     """Why the process ends."""
 
-    STOP = "stop"  # somebody asked, or it has done what it was started for
-    RESTART = "restart"
+    STOP = "stop"  # the operator asked for it
+    RESTART = "restart"  # likewise
+    SIGNAL = "signal"  # somebody's, without a word
     MISCONFIGURED = "misconfigured"
     BROKEN = "broken"  # an internal error: the supervisor should start it again
 
@@ -103,4 +111,84 @@ def exit_code(reason: Reason, supervisor: Supervisor) -> int:
     return _EXIT_CODES[reason]
 
 
-_EXIT_CODES = {Reason.STOP: 0, Reason.RESTART: 0, Reason.MISCONFIGURED: 78, Reason.BROKEN: 70}
+_EXIT_CODES = {
+    Reason.STOP: 0,
+    Reason.RESTART: 0,
+    Reason.SIGNAL: 0,
+    Reason.MISCONFIGURED: 78,
+    Reason.BROKEN: 70,
+}
+
+
+class Wanted(StrEnum):
+    """What the operator wants of the gateway."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class State(StrEnum):
+    """What the gateway has last said of itself. It may be dead since."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+class Start(StrEnum):
+    """Who starts the process."""
+
+    ASKED = "asked"  # an operator, or a supervisor on behalf of one
+    BOOT = "boot"  # the machine or the container: whether it is wanted is not known
+
+
+class GatewayWanted(Fact, tag="gateway.wanted"):
+    wanted: Wanted
+    by: Owner
+
+
+class GatewayBooted(Fact, tag="gateway.booted"):
+    """It serves from here on."""
+
+    version: str
+
+
+class GatewayState(Fact, tag="gateway.state"):
+    state: State
+    running: int  # runs, at that moment
+
+
+Event = GatewayWanted | GatewayBooted | GatewayState
+
+
+class Recorded(Value):
+    """What the facts say of the gateway."""
+
+    wanted: Wanted = Wanted.RUNNING
+    state: State = State.STOPPED
+    booted_at: float = 0.0
+
+
+def remember(known: Recorded, event: Event, at: float) -> Recorded:
+    """What `event` adds to what is known."""
+    match event:
+        case GatewayWanted():
+            return replace(known, wanted=event.wanted)
+        case GatewayBooted():
+            return replace(known, state=State.RUNNING, booted_at=at)
+        case _:  # GatewayState
+            return replace(known, state=event.state)
+
+
+def boot(start: Start, known: Recorded, version: str, by: Owner) -> tuple[Event, ...]:
+    """What is said when the process begins to serve; nothing: it is to stay down."""
+    if known.wanted is Wanted.RUNNING:
+        return (GatewayBooted(version=version),)
+    if start is Start.BOOT:
+        return ()
+    return (GatewayWanted(wanted=Wanted.RUNNING, by=by), GatewayBooted(version=version))
+
+
+def last_state(reason: Reason) -> State:
+    """What an orderly end says of itself."""
+    return State.STOPPED if reason in (Reason.STOP, Reason.RESTART) else State.RUNNING

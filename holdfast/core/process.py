@@ -18,9 +18,9 @@ from holdfast.core.types import CallId, Fact, ProcessId, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
-def name(run_id: RunId, call_id: CallId) -> ProcessId:
-    """What the process of a call is called: always the same. Call ids alone are not unique."""
-    return ProcessId(f"proc_{sha256(f'{run_id}/{call_id}'.encode()).hexdigest()[:12]}")
+def name(run_id: RunId, turn: int, call_id: CallId) -> ProcessId:
+    """What the process of a call is called: always the same. Some models count calls per turn."""
+    return ProcessId(f"proc_{sha256(f'{run_id}/{turn}/{call_id}'.encode()).hexdigest()[:12]}")
 
 
 class Status(StrEnum):
@@ -127,6 +127,15 @@ def _bounded(processes: dict[ProcessId, Process]) -> dict[ProcessId, Process]:
     for process_id in ended[:-KEEP_ENDED]:
         del processes[process_id]
     return processes
+
+
+def left_by(processes: Processes, run_id: RunId) -> tuple[ProcessId, ...]:
+    """What a run has left running, but for what was granted to live on."""
+    return tuple(
+        p.id
+        for p in processes.values()
+        if p.started.started_by == run_id and not p.status.final and not p.started.detach
+    )
 
 
 class Notice(Value):

@@ -43,12 +43,15 @@ class Rule(Fact, tag="rule"):
     program: str = ""  # where it must be; empty: in a system directory
 
 
-class Line(Fact, tag="line"):
-    """The permission to run exactly this line, there, by these programs."""
+class Line(Fact, tag="line", omit_defaults=True):
+    """The permission to run exactly this line, there, so, by these programs, on these files."""
 
     what: Parsed
     cwd: str
     programs: dict[str, str]
+    files: dict[str, str] = {}  # by content: a script that was changed is another one
+    background: bool = False
+    terminal: bool = False
 
 
 class Host(Fact, tag="host"):
@@ -101,7 +104,11 @@ def shown(permission: Permission) -> str:
     if isinstance(permission, Host):
         return f"the network host {escape(permission.name)}"
     by = ", ".join(escape(where) for _, where in sorted(permission.programs.items())) or "none"
-    return f"exactly {render(permission.what)} in {escape(permission.cwd)} (programs: {by})"
+    so = " in the background" * permission.background + " with a terminal" * permission.terminal
+    on = ", ".join(map(escape, sorted(permission.files)))
+    on = f"; as long as these stay as they are: {on}" if on else ""
+    line = f"exactly {render(permission.what)}{so} in {escape(permission.cwd)}"
+    return f"{line} (programs: {by}{on})"
 
 
 def _shown(rule: Rule) -> str:

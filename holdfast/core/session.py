@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import approval, call, inbox, process, run
+from holdfast.core import approval, call, inbox, lifecycle, process, run
 from holdfast.core.approval import Approval, Grant, Level, PostureSeen, Standing
 from holdfast.core.inbox import Input, InputAdmitted
 from holdfast.core.rules import Permission
@@ -55,12 +55,13 @@ class SessionReset(Fact, tag="session.reset"):
     reason: str
 
 
-Event = SessionOpened | SessionSuspended | SessionReset
+_Own = SessionOpened | SessionSuspended | SessionReset
+Event = _Own | lifecycle.Event  # those in the session that keeps what is the gateway's
 
 P, S = Status.OPEN, Status.SUSPENDED
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
+TRANSITIONS: dict[tuple[Status, type[_Own]], Status] = {
     (P, SessionOpened): P,
     (P, SessionSuspended): S,
     (P, SessionReset): P,
@@ -166,7 +167,7 @@ def _use_up(session: Session, call_id: CallId) -> Session:
     return session if len(kept) == len(session.approvals) else replace(session, approvals=kept)
 
 
-def _evolve_own(session: Session, event: Event) -> Session:
+def _evolve_own(session: Session, event: _Own) -> Session:
     try:
         status = TRANSITIONS[session.status, type(event)]
     except KeyError:
@@ -180,9 +181,7 @@ def _evolve_own(session: Session, event: Event) -> Session:
             reason = session.suspended_for or event.reason
             return replace(session, status=status, suspended_for=reason)
         case _:  # SessionReset
-            return replace(
-                session, status=status, suspended_for="", mark=None, grants=(), cwd=""
-            )
+            return replace(session, status=status, suspended_for="", mark=None, grants=(), cwd="")
 
 
 def _evolve_input(session: Session, event: inbox.Event) -> Session:

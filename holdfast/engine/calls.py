@@ -40,6 +40,7 @@ from holdfast.tools.tool import (
     Background,
     BlobStore,
     Context,
+    Denied,
     Done,
     Effect,
     Failed,
@@ -127,11 +128,13 @@ class Calls:
             return
         tool, arguments = found
         with Progress(self._sessions, held, run_id, call, self._clock) as progress:
-            context = self._context(held, run_id, call, say, progress)
-            permission = await _permission(tool, context, arguments)
-            if not await self._permitted(held, call, permission, say, run_id):
-                return
             preview = _preview(tool, arguments, self._redactor)
+            context = self._context(held, run_id, call, say, progress, preview)
+            permission = await _permission(tool, context, arguments)
+            execution = await self._permitted(held, call, permission, say, run_id)
+            if execution is None:
+                return
+            context = msgspec.structs.replace(context, execution=execution)
             call_id = call.proposal.call_id
             started = say(
                 CallStarted(run_id=run_id, call_id=call_id, tool=tool.name, preview=preview)
@@ -155,16 +158,23 @@ class Calls:
             )
 
     def _context(
-        self, held: Held, run_id: RunId, call: Call, say: Say, progress: Progress
+        self,
+        held: Held,
+        run_id: RunId,
+        call: Call,
+        say: Say,
+        progress: Progress,
+        preview: str,
     ) -> Context:
         session, call_id = held.session, call.proposal.call_id
 
         async def may_reach(host: str) -> bool:
-            return await self._permits.may_reach(host, held, run_id, call_id, say)
+            return await self._permits.may_reach(host, preview, held, run_id, call_id, say)
 
         return Context(
             session=held.key,
             run_id=run_id,
+            turn=session.runs[run_id].turn,
             call_id=call_id,
             workspace=Path(session.workspace),
             blobs=self._blobs,
@@ -172,18 +182,19 @@ class Calls:
             origin=session.runs[run_id].origin,
             processes=session.processes,
             hosts=self._permits.hosts(held, run_id),
+            execution="",
             progress=progress.add,
             may_reach=may_reach,
         )
 
     async def _permitted(
         self, held: Held, call: Call, permission: Permission, say: Say, run_id: RunId
-    ) -> bool:
-        """Whether the call may start now; if not, it has been asked about or denied."""
+    ) -> str | None:
+        """The hash of what may start now; None: it may not, and was asked about or denied."""
         judged = await self._permits.judge(held, run_id, call, permission)
         match judged.decision:
             case Run():
-                return True
+                return judged.execution
             case Deny(reason=reason):
                 say(self._settled(run_id, call, Outcome.DENIED, reason))
             case Ask() if call.status is not machine.Status.PROPOSED:
@@ -192,7 +203,7 @@ class Calls:
                 call_id, request_id = call.proposal.call_id, new_request_id()
                 asked = CallAsked(run_id=run_id, call_id=call_id, request_id=request_id)
                 say(requested(run_id, call_id, request_id, judged), asked)
-        return False
+        return None
 
     async def _adopt(self, held: Held, run_id: RunId, call: Call, say: Say) -> None:
         """See what the evidence says of a call that was cut."""
@@ -203,7 +214,8 @@ class Calls:
             return
         tool, arguments = found
         with Progress(self._sessions, held, run_id, call, self._clock) as progress:
-            context = self._context(held, run_id, call, say, progress)
+            preview = _preview(tool, arguments, self._redactor)
+            context = self._context(held, run_id, call, say, progress, preview)
             outcome = await self._guarded(adopt, tool, context, arguments)
         await self._record(held, context, call, tool, outcome, 0.0, say)
 
@@ -246,6 +258,9 @@ class Calls:
                     self._begun(held, outcome.background.process_id)
             case Failed(text=text):
                 pending = say(self._settled(run_id, call, Outcome.FAILED, text, duration))
+            case Denied(text=text):
+                await self._permits.note("call.denied", held, run_id, call_id=call_id, result=text)
+                pending = say(self._settled(run_id, call, Outcome.DENIED, text, duration))
             case Unknown(text=text):
                 pending = say(self._settled(run_id, call, Outcome.UNKNOWN, text, duration))
             case Park(reason=reason):
@@ -278,7 +293,23 @@ class Calls:
             return Failed(str(failed))
         except Exception as error:
             log.exception("tool raised", extra={"tool": tool.name, "call_id": context.call_id})
-            return Failed(f"The tool broke: {type(error).__name__}: {error}")
+            return await self._after_a_break(work, tool, context, arguments, _sole(error))
+
+    async def _after_a_break(
+        self,
+        work: Callable[[Context, Any], Awaitable[ToolOutcome]],
+        tool: Tool[Any],
+        context: Context,
+        arguments: msgspec.Struct,
+        error: BaseException,
+    ) -> ToolOutcome:
+        """What is known of a call whose tool broke: not that nothing happened."""
+        text = f"The tool broke: {type(error).__name__}: {error}"
+        if tool.on_crash is OnCrash.REPEAT:
+            return Failed(text)
+        if tool.adopt is None or work == tool.adopt:
+            return Unknown(f"{text}. It may have taken effect; check before you repeat it.")
+        return await self._guarded(tool.adopt, tool, context, arguments)
 
     def _enter(self, workspace: Path) -> None:
         """A workspace of our own is made at first need; one that somebody named must be there."""
@@ -306,6 +337,13 @@ def _preview(tool: Tool[Any], arguments: msgspec.Struct, redactor: Redactor) -> 
     except Exception:
         log.exception("preview raised", extra={"tool": tool.name})
         return ""
+
+
+def _sole(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups that tasks wrap it in."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def plain(text: str) -> str:

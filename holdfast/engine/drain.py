@@ -4,6 +4,8 @@ Nothing correct depends on getting to the end of this: what is cut here is found
 next start exactly as after a crash, only with a better reason written down.
 """
 
+from collections.abc import Awaitable, Callable
+
 import anyio
 
 from holdfast.core.run import Cause, RunInterrupted, Status
@@ -15,18 +17,44 @@ from holdfast.journal.journal import Conflict, Pending
 
 LET_GO_S = 2.8  # for interrupted drives to clean up
 RECORD_S = 2.0  # for the marks to reach the disk
+REPORT_S = 0.3  # to say that it has begun
 
 REASON = "Gateway shutting down"
+RESTARTING = "Gateway restarting"
 
 
 async def drain(
-    sessions: Sessions, coordinator: Coordinator, clock: Clock, wait_s: float, cause: Cause
+    sessions: Sessions,
+    coordinator: Coordinator,
+    clock: Clock,
+    wait_s: float,
+    cause: Cause,
+    report: Callable[[], Awaitable[None]],
 ) -> bool:
     """Let runs finish for `wait_s`, mark what is left as interrupted, then cancel it.
 
+    `report` is called at the beginning, and when the number of what is driven may have changed.
     Returns whether all of them had finished by themselves.
     """
     coordinator.close()
+    async with anyio.create_task_group() as counting:
+        with anyio.move_on_after(REPORT_S):
+            await report()
+        for drive in coordinator.active:
+            counting.start_soon(_count, drive, report)
+        finished = await _let_finish(sessions, coordinator, clock, wait_s, cause)
+        counting.cancel_scope.cancel()
+    return finished
+
+
+async def _count(drive: Drive, report: Callable[[], Awaitable[None]]) -> None:
+    await drive.done.wait()
+    await report()
+
+
+async def _let_finish(
+    sessions: Sessions, coordinator: Coordinator, clock: Clock, wait_s: float, cause: Cause
+) -> bool:
     with anyio.move_on_after(wait_s):
         await coordinator.drained()
     if not coordinator.active:
@@ -52,7 +80,8 @@ def _mark(sessions: Sessions, drive: Drive, clock: Clock, cause: Cause) -> Pendi
     if not found or found[1].status is not Status.RUNNING:
         return None
     held, run = found
-    fact = RunInterrupted(run_id=run.id, cause=cause, reason=REASON, cut_at=clock.now())
+    reason = RESTARTING if cause is Cause.RESTART else REASON
+    fact = RunInterrupted(run_id=run.id, cause=cause, reason=reason, cut_at=clock.now())
     try:
         return sessions.append(held, fact)
     except (JournalUnavailable, Conflict):

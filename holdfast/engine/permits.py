@@ -29,7 +29,7 @@ from holdfast.core.approval import (
 )
 from holdfast.core.call import Call, Status
 from holdfast.core.events import Record
-from holdfast.core.execution import execution_hash
+from holdfast.core.execution import execution_hash, render_all
 from holdfast.core.rules import Host, Permission
 from holdfast.core.types import OPERATOR, CallId, RequestId, RunId, Value
 from holdfast.engine.clock import Clock
@@ -56,6 +56,7 @@ class Judged(Value):
     decision: Decision
     execution: str
     level: Level | None  # None: it is about no command
+    what: str = ""  # in words
 
 
 class Permits:
@@ -80,8 +81,11 @@ class Permits:
     ) -> Judged:
         """May it run? What is decided is in the audit when this returns."""
         match permission:
-            case tool.Allowed():
-                return Judged(approval.Run(Ground.HARMLESS), "", None)
+            case tool.Allowed(note=note):
+                allowed = Judged(approval.Run(Ground.HARMLESS), "", None, note)
+                if note:
+                    await self._audit(_entry(held, run_id, call.proposal.call_id, allowed))
+                return allowed
             case tool.Forbidden(text=text):
                 judged = Judged(Deny(text), "", None)
             case tool.Question():
@@ -93,16 +97,17 @@ class Permits:
                     permission.offers,
                     context,
                 )
-                judged = Judged(decision, permission.execution, None)
+                judged = Judged(decision, permission.execution, None, permission.command)
             case _:  # Judge
                 request, level = permission.request, permission.level
                 context = self._context(held, run_id, level, git_is_safe=permission.git_is_safe)
                 decision = approval.decide_execution(request, context)
-                judged = Judged(decision, execution_hash(request), level)
+                what = render_all(request)
+                judged = Judged(decision, execution_hash(request), level, what)
         call_id = call.proposal.call_id
         if isinstance(judged.decision, Ask) and call.status is Status.CLEARED:
             worth = answers.redeem(held.session, call_id, judged.execution)
-            judged = Judged(worth, judged.execution, judged.level)
+            judged = Judged(worth, judged.execution, judged.level, judged.what)
         await self._audit(_entry(held, run_id, call_id, judged))
         return judged
 
@@ -122,6 +127,7 @@ class Permits:
     async def may_reach(
         self,
         host: str,
+        command: str,
         held: Held,
         run_id: RunId,
         call_id: CallId,
@@ -129,19 +135,19 @@ class Permits:
     ) -> bool:
         """Whether a command at work may speak to `host`: asks, and waits for the answer."""
         now = held.session.runs.get(run_id)
-        if now is None or call_id not in now.calls:
-            return False  # its call is over: nobody could be told what it is for
+        if now is None or now.stop_reason:
+            return False  # its run is over: nobody could be told what it is for
         context = self._context(held, run_id, Level.L2, git_is_safe=False)
-        decision = approval.ask_for_host(host, context)
-        judged = Judged(decision, "", Level.L2)
+        decision = approval.ask_for_host(host, command, context)
+        judged = Judged(decision, "", Level.L2, f"connect to {host}")
         if not isinstance(decision, Ask):
-            await self._audit(_entry(held, run_id, call_id, judged, host))
+            await self._audit(_entry(held, run_id, call_id, judged))
             return isinstance(decision, approval.Run)
         request_id = new_request_id()
         answered = self._waiting[request_id] = anyio.Event()
         try:
             ask(requested(run_id, call_id, request_id, judged))
-            await self._audit(_entry(held, run_id, call_id, judged, host))
+            await self._audit(_entry(held, run_id, call_id, judged))
             await answered.wait()
             return request_id in self._granted
         finally:
@@ -164,7 +170,8 @@ class Permits:
     ) -> ExecutionContext:
         session = held.session
         origin = session.runs[run_id].origin
-        admin = {Role.ADMIN} if held.key.owner == OPERATOR else set()
+        # `always` is offered where somebody who may say it is likely to be: at the terminal.
+        admin = {Role.ADMIN} if held.key.owner == OPERATOR and origin.platform == "cli" else set()
         return ExecutionContext(
             principal=Principal(held.key.owner, _USER | admin),
             session=held.key,
@@ -204,12 +211,12 @@ def requested(
     )
 
 
-def _entry(held: Held, run_id: RunId, call_id: CallId, judged: Judged, what: str = "") -> Entry:
+def _entry(held: Held, run_id: RunId, call_id: CallId, judged: Judged) -> Entry:
     match judged.decision:
         case approval.Run(ground=ground):
             kind, why = "call.allowed", str(ground)
-        case Ask(command=command):
-            kind, why = "call.asked", command
+        case Ask():
+            kind, why = "call.asked", ""
         case _:
             kind, why = "call.denied", judged.decision.reason
     return Entry(
@@ -219,7 +226,7 @@ def _entry(held: Held, run_id: RunId, call_id: CallId, judged: Judged, what: str
         run_id=run_id,
         call_id=call_id,
         execution=judged.execution,
-        rule=what,
+        what=judged.what,
         posture="" if judged.level is None else judged.level.name,
         result=why,
     )

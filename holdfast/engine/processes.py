@@ -1,14 +1,17 @@
 """Background processes: what becomes of them is written down, and told where that was promised.
 
 The journal says which processes a session has; the hands know what became of them. One task
-watches each process that runs here. What ended while nobody watched, because the gateway was
-gone, is found at the next start by the traces it left, and told then.
+watches each process that runs here; whatever that meets (no descriptors, a journal that cannot
+be read) is logged, and it looks again: nothing else ends for it. What ended while nobody
+watched, because the gateway was gone, is found at the next start by the traces it left, and
+told then.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from secrets import token_hex
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,7 +31,11 @@ from holdfast.tools.tool import Hands
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 TRY_AGAIN_S = 0.5
+WATCH_AGAIN_S = 2.0  # after what should not have been raised
+KILL_S = 2.5  # for what a stopped run left in the background
 RECORD_S = 2.0  # for ends to reach the disk on the way down
 TIDY_EVERY_S = 600.0
 KEEP_S = 24 * 3600.0  # traces of what has ended
@@ -47,6 +54,7 @@ class Processes:
         self._model = model
         self._watched: dict[ProcessId, anyio.Event] = {}  # set when its end is written down
         self._closing = False
+        self._unheard: set[ProcessId] = set()  # their run was stopped: their end is no news
 
     async def sweep(self) -> None:
         """Before anything is brought back: nothing of an earlier gateway runs but the detached."""
@@ -56,7 +64,10 @@ class Processes:
         """For as long as the process lives: let go of traces that nobody needs any more."""
         while True:
             await self._clock.sleep(TIDY_EVERY_S)
-            await self.start()
+            try:
+                await self.start()
+            except Exception:
+                log.exception("the traces of processes were not looked through")
 
     async def start(self) -> None:
         """Settle what became of processes while nobody watched; go on watching those that live."""
@@ -72,6 +83,15 @@ class Processes:
         if process_id not in self._watched:
             self._watched[process_id] = anyio.Event()
             self._tasks.start_soon(self._watch, held.key, process_id)
+
+    async def end_of(self, held: Held, run_id: RunId) -> None:
+        """The run was stopped: what it left in the background goes with it, and nobody is told."""
+        left = process.left_by(held.session.processes, run_id)
+        self._unheard.update(left)
+        with anyio.move_on_after(KILL_S):
+            async with anyio.create_task_group() as group:
+                for process_id in left:
+                    group.start_soon(self._hands.kill, process_id)
 
     async def kill_all(self, *, last: bool) -> None:
         """End all but the detached. The last time, until that is written down."""
@@ -93,18 +113,29 @@ class Processes:
     def _is_stale(self, session: Session, process_id: ProcessId, found: Process | None) -> bool:
         if found is not None:
             return found.started_at < self._clock.now() - KEEP_S
-        names = (process.name(r.id, c) for r in session.runs.values() for c in r.calls)
+        names = (process.name(r.id, r.turn, c) for r in session.runs.values() for c in r.calls)
         return process_id not in names  # else its call has yet to be settled by it
 
     async def _watch(self, key: SessionKey, process_id: ProcessId) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(self._watch_lines, key, process_id)
-            ended = await self._hands.ended(process_id)
+            lines = partial(self._watch_lines, key, process_id)
+            group.start_soon(self._insist, process_id, lines)
+            ended = await self._insist(process_id, partial(self._hands.ended, process_id))
             group.cancel_scope.cancel()
         if self._closing and ended.cause is Cause.KILLED:
             ended = replace(ended, cause=Cause.RESTART)
-        await self._say(key, process_id, partial(self._end, ended))
+        say = partial(self._say, key, process_id, partial(self._end, ended))
+        await self._insist(process_id, say)
         self._watched.pop(process_id).set()
+
+    async def _insist(self, process_id: ProcessId, work: Callable[[], Awaitable[T]]) -> T:
+        """What comes of `work`, however often it has to be tried."""
+        while True:
+            try:
+                return await work()
+            except Exception:
+                log.exception("a process is looked at again", extra={"process_id": process_id})
+            await self._clock.sleep(WATCH_AGAIN_S)
 
     async def _watch_lines(self, key: SessionKey, process_id: ProcessId) -> None:
         found = await self._look(key, process_id)
@@ -123,7 +154,7 @@ class Processes:
 
     def _end(self, ended: ProcessEnded, found: Process) -> list[Fact]:
         facts: list[Fact] = [ended]
-        if found.started.notify:
+        if found.started.notify and found.id not in self._unheard:
             facts += self._input(found, process.ended_text(found, ended))
         return facts
 

@@ -11,7 +11,7 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import JournalUnavailable
 
-EVERY_S = 0.25  # four a second
+EVERY_S = 1 / 3  # with the last words, which do not wait, that is four a second at most
 MOST = 64 * 1024  # bytes of a call
 _MORE = "\n[more output follows; it is not shown here]\n"
 
@@ -41,6 +41,8 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._waiting and kind is None:
+            self._tell()  # the last of it, however soon: it comes once for each call
         self._over = True
 
     def add(self, text: str) -> None:

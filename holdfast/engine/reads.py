@@ -48,7 +48,7 @@ class Reads:
 
     async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
         """Everything of the caller's that waits for an approval, oldest first."""
-        waiting = frozenset({run.Status.WAITING, run.Status.RUNNING, run.Status.QUEUED})
+        waiting = frozenset(s for s in run.Status if not s.final)
         rows = await self._journal.runs(RunFilter(by.owner, waiting, None, APPROVALS, None))
         found: list[ApprovalRequested] = []
         for key in dict.fromkeys(row.key for row in rows):

@@ -56,6 +56,7 @@ class Runner:
         admitting: Callable[[], bool],
         redactor: Redactor,
         posture: Callable[[], Awaitable[str]],
+        release: Callable[[Held, RunId], Awaitable[None]],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
@@ -67,6 +68,7 @@ class Runner:
         self._admitting = admitting
         self._redactor = redactor
         self._posture = posture
+        self._release = release  # what a stopped run alone holds
 
     async def drive(self, drive: Drive) -> None:
         """Perform steps until there is nothing to do but wait for somebody's fact."""
@@ -106,8 +108,10 @@ class Runner:
                 self._say(held, now.id, *withdrawn, *settled)
             case run.Complete(output=output):
                 done = run.RunCompleted(run_id=now.id, output=output, usage=now.usage)
-                await self._say(held, now.id, done).wait()
+                left = answers.withdraw(held.session, now.id, "the run has ended")
+                await self._say(held, now.id, *left, done).wait()
             case run.Cancel(reason=reason):
+                await self._release(held, now.id)
                 await self._end(
                     held, run.RunCancelled(run_id=now.id, reason=reason, usage=now.usage), reason
                 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, assert_never, overload
 
+import anyio
 from anyio.abc import TaskGroup
 
 from holdfast.core import answers, call, lifecycle, rules, run, session
@@ -20,7 +21,9 @@ from holdfast.core.approval import (
     Choice,
     Level,
     Posture,
+    PostureSeen,
     Role,
+    Standing,
     is_weaker,
 )
 from holdfast.core.events import Record
@@ -41,7 +44,7 @@ from holdfast.core.intents import (
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import RunQueued, RunRequeued, StopAsked
-from holdfast.core.types import InputId, RunId, SessionKey, Value
+from holdfast.core.types import OPERATOR, InputId, RunId, SessionKey, Value
 from holdfast.engine import drain, timers
 from holdfast.engine.calls import Calls
 from holdfast.engine.clock import Clock
@@ -54,8 +57,8 @@ from holdfast.engine.reads import Reads, no_such_run
 from holdfast.engine.recover import Recovery
 from holdfast.engine.runner import Runner
 from holdfast.engine.sessions import Held, Sessions
-from holdfast.engine.standing import StandingRules
-from holdfast.errors import JournalUnavailable, Refused
+from holdfast.engine.standing import Reporter, StandingRules
+from holdfast.errors import JournalUnavailable, Refused, ToolFailed
 from holdfast.gateway import Health
 from holdfast.journal.audit import Entry
 from holdfast.journal.journal import Conflict, Journal
@@ -65,6 +68,7 @@ from holdfast.tools.tool import BlobStore, Hands, Tool, schema
 log = logging.getLogger(__name__)
 
 RETRY_CONFLICTS = 5
+PROBE_AGAIN_S = 3.0  # where commands' sandbox could not be tried
 
 
 class Parts(Value):
@@ -103,7 +107,7 @@ class Service(Reads):
         self._accepted = False  # work goes on at the posture there is
         self._lag = timers.Lag(parts.clock)
         self._expiries = timers.Expiries()
-        self._standing = StandingRules(sessions)
+        self._standing = StandingRules(sessions, parts.journal)
         self._permits = Permits(
             parts.clock, parts.policy, lambda: self._standing.rules, parts.audit
         )
@@ -141,6 +145,7 @@ class Service(Reads):
             lambda: self._coordinator.admitting,
             parts.redactor,
             self._find_posture,
+            self._processes.end_of,
         )
 
     async def start(self, only: frozenset[RunId] | None = None) -> None:
@@ -148,6 +153,8 @@ class Service(Reads):
         self._change(lifecycle.Change.JOURNAL_OPENED)
         await self._processes.sweep()
         await self._standing.load()
+        if only is None:
+            await self._say(*await self._boot(lifecycle.Start.ASKED))
         found = await self._recovery.start(only)
         await self._processes.start()
         self._tasks.start_soon(self._begin)
@@ -162,17 +169,61 @@ class Service(Reads):
         self._change(lifecycle.Change.RECOVERED)
         log.info("recovered", extra={"unfinished_runs": found})
 
+    async def boots(self, start: lifecycle.Start) -> bool:
+        """Whether it is to serve at all; asked before `start`."""
+        return bool(await self._boot(start))
+
+    async def _boot(self, start: lifecycle.Start) -> Sequence[lifecycle.Event]:
+        known = await self._standing.recorded()
+        return lifecycle.boot(start, known, self._parts.version, OPERATOR)
+
+    async def _say(self, *facts: lifecycle.Event) -> None:
+        """Write down what became of the process, if that can be done now."""
+        try:
+            with anyio.move_on_after(drain.RECORD_S, shield=True):
+                await self._standing.say(*facts)
+        except (JournalUnavailable, Conflict):
+            log.warning("the state of the gateway could not be written down")
+
+    async def want(self, by: Principal, wanted: lifecycle.Wanted) -> None:
+        """The operator's word on whether it is to run. Durable when this returns."""
+        _check_admin(by)
+        await self._parts.audit(
+            Entry(kind="gateway.wanted", who=by.owner, platform=by.platform, result=wanted)
+        )
+        await self._standing.say(lifecycle.GatewayWanted(wanted=wanted, by=by.owner))
+
+    async def recorded(self, by: Principal) -> lifecycle.Recorded:
+        """What is wanted of the gateway, and what it has said of itself."""
+        _check_admin(by)
+        return await self._standing.recorded()
+
     async def _find_posture(self) -> str:
-        """How well commands are confined, in a word."""
+        """How well commands are confined, in a word. `Refused` while nobody can find out."""
         if self._posture is None:
-            self._posture = await self._parts.hands.posture()
+            try:
+                self._posture = await self._parts.hands.posture()
+            except ToolFailed as unknown:
+                raise Refused(
+                    "gateway_starting", str(unknown), retry_after_s=PROBE_AGAIN_S
+                ) from unknown
         level = self._posture.level
         return level.name if level else "UNSANDBOXED"
 
     async def _begin(self) -> None:
-        """Let work begin, unless commands are confined worse than when it went on last."""
-        await self._find_posture()
-        assert self._posture is not None
+        """Let work begin, unless commands are confined worse than when it went on last.
+
+        It is held until that is known.
+        """
+        while self._posture is None:
+            try:
+                await self._find_posture()
+            except Refused as unknown:
+                if not self._paused:
+                    log.warning("work is held", extra={"reason": str(unknown)})
+                self._paused = str(unknown)
+                await self._parts.clock.sleep(PROBE_AGAIN_S)
+        self._paused = ""
         if self._accepted:
             return
         before, now = self._standing.posture, self._posture.level
@@ -232,14 +283,22 @@ class Service(Reads):
         """The way down. Afterwards nothing is driven and nobody reads; then close the doors."""
         if self._status is not lifecycle.Status.DRAINING:
             self.refuse_work()
+        reporter = Reporter(self._standing, lambda: len(self._coordinator.active))
+        report = _unsaid if cause is run.Cause.TERMINAL else reporter.draining
         clock = self._parts.clock
-        if not await drain.drain(self._sessions, self._coordinator, clock, wait_s, cause):
+        if not await drain.drain(self._sessions, self._coordinator, clock, wait_s, cause, report):
             await self._processes.kill_all(last=False)
         self._live.close()
 
-    async def end(self) -> None:
-        """The last of the way down, with all doors closed: no process of ours lives on."""
+    async def end(self, reason: lifecycle.Reason | None = None) -> None:
+        """The last of the way down, with all doors closed: no process of ours lives on.
+
+        `reason` is a gateway's, and decides which state it leaves.
+        """
         await self._processes.kill_all(last=True)
+        if reason is not None:
+            state, running = lifecycle.last_state(reason), len(self._coordinator.active)
+            await self._say(lifecycle.GatewayState(state=state, running=running))
         self._change(lifecycle.Change.ENDED)
 
     @overload
@@ -346,8 +405,10 @@ class Service(Reads):
             except Refused as refused:
                 await self._note(held, intent, choice, "approval.refused", refused.code)
                 raise
-            standing.add(answers.stands(held.session, given, now))
-            await self._sessions.append(held, *facts).wait()
+            stands = answers.stands(held.session, given, now)
+            pending = self._sessions.append(held, *facts)
+            standing.add(stands)
+            await pending.wait()
         return Answered(intent.run_id, choice, resolved)
 
     async def _note(
@@ -367,6 +428,11 @@ class Service(Reads):
                 return
             if facts := answers.expire(held.session, self._parts.clock.now()):
                 await self._sessions.append(held, *facts).wait()
+                for fact in facts:
+                    if isinstance(fact, ApprovalExpired):
+                        await self._permits.note(
+                            "approval.expired", held, fact.run_id, request_id=fact.request_id
+                        )
 
     async def _unfinished(self, by: Principal, run_id: RunId) -> SessionKey:
         """The session of a run that has not ended."""
@@ -387,6 +453,9 @@ class Service(Reads):
         for record in records:
             fact = record.fact
             if not isinstance(fact, _CONSEQUENTIAL):
+                continue
+            if isinstance(fact, Standing | PostureSeen):
+                self._standing.committed(fact)
                 continue
             if (key := self._sessions.key_of(record.stream)) is None:
                 continue
@@ -431,7 +500,13 @@ _CONSEQUENTIAL = (
     call.CallCleared,
     ApprovalDenied,
     ApprovalExpired,
+    Standing,
+    PostureSeen,
 )
+
+
+async def _unsaid() -> None:
+    """A terminal that embeds the engine has no state to tell."""
 
 
 def _check_admin(by: Principal) -> None:

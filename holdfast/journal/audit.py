@@ -54,6 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     call_id: str = ""
     request_id: str = ""
     execution: str = ""  # sha256 of the exact execution
+    what: str = ""  # and what that is, in words
     rule: str = ""
     choice: str = ""
     posture: str = ""

@@ -3,8 +3,9 @@
 Every target is real and of the kind it stands for: a secret file in the user's home and in
 ours, listening sockets of this process, a process beside us with a secret in its environment.
 All of it is looked at from the outside afterwards; nothing is taken from the canary's word
-but the secrets it read, and that it could open a kernel setting for writing. A target that cannot be set up is no attempt: it counts neither as
-blocked nor as open.
+but the secrets it read, and that it could open a kernel setting for writing. A target outside
+of our home that cannot be set up is no attempt: it counts neither as blocked nor as open. Where
+our own home cannot be written to there is no cage, and nothing can be learned: an `OSError`.
 """
 
 import os
@@ -20,11 +21,12 @@ from pathlib import Path
 import anyio
 from anyio.abc import Process
 
-from holdfast.tools import canary
+from holdfast.tools import canary, view
 
 _VICTIM = "import sys; sys.stdin.read()"
 _LOOPBACK = ("127.0.0.1", 0)
 _SECRET = ".holdfast-canary-"
+ROOM = 4096  # bytes that the canary must be able to write where it may
 
 
 class Attempt(StrEnum):
@@ -48,6 +50,11 @@ def _clear(user_home: Path) -> None:
             pid = path.name.removeprefix(_SECRET).partition("-")[0]
             if pid.isdigit() and not _is_alive(int(pid)):
                 path.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _is_alive(pid: int) -> bool:
@@ -76,13 +83,25 @@ class Cage:
         _clear(user_home)
         self._tokens = {Attempt.READ_GATEWAY: secrets.token_hex(16)}
         for attempt, path in self._files.items():
-            with suppress(OSError):  # a home that cannot be written to
+            clean.callback(_remove, path)
+            try:
                 path.write_text(secrets.token_hex(16))
-                clean.callback(path.unlink, missing_ok=True)
                 path.chmod(0o600)
                 self._tokens[attempt] = path.read_text()
+            except OSError:
+                if attempt is Attempt.READ_HOME:
+                    raise
+                # else the user's home, which we need not be able to write to
         self._abstract = f"holdfast-{secrets.token_hex(8)}"
         self._sockets = dict(self._listen(clean))
+
+    def check(self) -> None:
+        """Raise `OSError` if nobody could work in the workspace now, confined or not."""
+        path = self.workspace / "room"
+        try:
+            path.write_bytes(bytes(ROOM))
+        finally:
+            _remove(path)
 
     @property
     def victims_environment(self) -> dict[str, str]:
@@ -93,7 +112,7 @@ class Cage:
         """The canary, told where everything is."""
         ports = (self._sockets[a].getsockname()[1] for a in (Attempt.TCP, Attempt.UDP))
         return (
-            sys.executable,
+            view.interpreter(),
             *("-I", "-S", "-c", Path(canary.__file__).read_text()),
             str(self.workspace),
             str(self._files[Attempt.READ_USER]),

@@ -6,6 +6,7 @@ It listens on loopback in the namespace, hands that socket to the gateway over t
 `FD`, and becomes the command. Nothing of it stays: connections are accepted from outside.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` builds enums for as long as all else
 import os
 import socket
 import sys
@@ -18,6 +19,8 @@ def main(arguments: list[str]) -> None:
         listener.bind(("127.0.0.1", int(port)))
         listener.listen(64)
         socket.send_fds(gateway, [b"."], [listener.fileno()])
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them; a command must not
+        _signal.signal(number, _signal.SIG_DFL)
     os.execvp(argv[0], argv)
 
 

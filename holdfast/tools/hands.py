@@ -2,13 +2,15 @@
 
 Promises: a call's process has one id, the same after a restart. What a command wrote is
 clean before it is cut, whichever part of it is asked for. Its way into the network lives
-exactly as long as it does. How it ended is told to everybody who waits.
+exactly as long as it does. How it ended is told to everybody who waits, also where nobody can
+look for a while. Of processes in the background only so many are at work at once.
 
 Theory: one task per process waits for its end; all others wait for that task.
 """
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Protocol
 
 import anyio
@@ -25,8 +27,12 @@ from holdfast.tools.sandbox import Posture, Profile, Sandbox
 from holdfast.tools.spawn import Ended, Execution, Process, Spawner
 from holdfast.tools.tool import Context
 
+log = logging.getLogger(__name__)
+
+IN_SESSION, IN_ALL = 16, 128  # processes at work in the background
 TAIL = 4 * 1024  # of an ended process, for whoever is told of its end
 LOOK_S = 0.5  # between looks for lines
+AGAIN_S = 2.0  # until a look that failed is tried again
 LINES, LINE = 20, 500  # that are told at once, and characters of each
 
 
@@ -71,6 +77,7 @@ class Live:
         self.output = output
         self.started_at = started_at
         self.ended: Ended | None = None
+        self.refused: list[str] = []  # hosts that it was not let through to
         self._over = anyio.Event()
 
     def end(self, ended: Ended) -> None:
@@ -103,6 +110,7 @@ class Hands:
         self._clock = clock
         self._live: dict[ProcessId, Live] = {}
         self._background: set[ProcessId] = set()
+        self._starting: list[SessionKey] = []  # whose background processes are about to be at work
         self._read: dict[ProcessId, int] = {}
         self._probing = anyio.Lock()
         self._posture: Posture | None = None
@@ -113,7 +121,10 @@ class Hands:
         return self._clock
 
     async def posture(self) -> Posture:
-        """How well commands are confined. Tried once, for everybody who asks."""
+        """How well commands are confined. Tried once, for everybody who asks.
+
+        Raises `Unprobed` where that cannot be tried now; the next who asks tries again.
+        """
         async with self._probing:
             if self._posture is None:
                 self._posture = await self._sandbox.probe()
@@ -130,28 +141,68 @@ class Hands:
         return self._redactor.clean(text)[:limit]
 
     async def start(self, context: Context, command: Command) -> Live:
-        """Start it, for this call. Raises what `Spawner.start` and `Sandbox.confine` do."""
+        """Start it, for this call. Raises what `Spawner.start` and `Sandbox.confine` do.
+
+        `ToolFailed` too where as much is at work in the background as may be.
+        """
+        with self._room(context.session) if command.background else nullcontext():
+            return await self._start(context, command)
+
+    async def _start(self, context: Context, command: Command) -> Live:
         over = anyio.Event()
-        process_id = name(context.run_id, context.call_id)
+        refused: list[str] = []
+        process_id = name(context.run_id, context.turn, context.call_id)
         try:
-            process = await self._launch(process_id, context, command, over)
+            process = await self._launch(process_id, context, command, over, refused)
         except BaseException:
             over.set()
             raise
         if command.background:
             self._background.add(process_id)
         live = self._hold(context.session, command.shown, process, self._clock.now(), over)
+        live.refused = refused
         if command.stdin is not None:
             self._tasks.start_soon(_feed, process, command.stdin)
         return live
 
+    @contextmanager
+    def _room(self, session: SessionKey) -> Iterator[None]:
+        """Take a place among those at work, until it is held by the process itself."""
+        taken = [*self._starting, *(one.session for one in self._live.values() if self._works(one))]
+        if taken.count(session) >= IN_SESSION:
+            raise ToolFailed(
+                f"Not started: this session has {IN_SESSION} background processes at work, as "
+                "many as it may have. End one with the process tool (list, then kill), and try "
+                "again."
+            )
+        if len(taken) >= IN_ALL:
+            raise ToolFailed(
+                f"Not started: {IN_ALL} background processes are at work, as many as there may "
+                "be. End one of this session's with the process tool (list, then kill) if it has "
+                "any; if not, try again later."
+            )
+        self._starting.append(session)
+        try:
+            yield
+        finally:
+            self._starting.remove(session)
+
+    def _works(self, live: Live) -> bool:
+        return live.ended is None and live.id in self._background
+
     async def _launch(
-        self, process_id: ProcessId, context: Context, command: Command, over: anyio.Event
+        self,
+        process_id: ProcessId,
+        context: Context,
+        command: Command,
+        over: anyio.Event,
+        refused: list[str],
     ) -> Process:
         profile, door = command.profile, None
         if self._sandbox.filters_hosts and not profile.unsandboxed:
             profile = msgspec.structs.replace(profile, hosts=context.hosts)
-            door = await self._tasks.start(_door, context.hosts, _asking(context.may_reach), over)
+            ask = _asking(context.may_reach, refused)
+            door = await self._tasks.start(_door, context.hosts, ask, over)
         confined = self._sandbox.confine(profile, command.argv, command.cwd, door=door)
         try:
             execution = Execution(
@@ -209,6 +260,8 @@ class Hands:
     def unread(self, process_id: ProcessId, limit: int, *, over: bool) -> tuple[str, int]:
         """What it wrote since the last time somebody asked this; how many bytes were left out."""
         after = self._read.get(process_id, 0)
+        if not self._spawner.spool(process_id).is_readable():
+            return "", 0  # it stays unread
         text, skipped, self._read[process_id] = self.output(process_id).news(
             after, limit, over=over
         )
@@ -218,7 +271,8 @@ class Hands:
         """End its whole tree, if it runs."""
         found = self.adopt(process_id)
         if isinstance(found, Live) and found.ended is None:
-            await found.process.kill()
+            with suppress(OSError):  # nobody could see its end: it is killed all the same
+                await found.process.kill()
         return await self.ended(process_id)
 
     async def write(self, process_id: ProcessId, data: bytes) -> None:
@@ -254,6 +308,7 @@ class Hands:
             ended, cut = await found.wait(), False
         else:
             ended, cut = found, True  # an earlier gateway's, which killed it in leaving
+        await self._readable(process_id)
         return ProcessEnded(
             process_id=process_id,
             cause=_cause(ended.cause, cut=cut),
@@ -308,14 +363,29 @@ class Hands:
         return live
 
     async def _watch(self, live: Live, over: anyio.Event) -> None:
-        try:
-            live.end(await live.process.wait())
-        except anyio.ClosedResourceError:
-            return  # it was let go, and lives on
-        finally:
-            over.set()
+        """Tell how it ended, once it has and that can be read: nobody is told before."""
+        ended: Ended | None = None
+        while ended is None:
+            try:
+                ended = await live.process.wait()
+            except anyio.ClosedResourceError:
+                return  # it was let go, and lives on
+            except Exception:
+                log.exception("the end of a process is read again", extra={"process_id": live.id})
+            finally:
+                over.set()
+            if ended is None:
+                await self._clock.sleep(AGAIN_S)
+        await self._readable(live.id)
+        live.end(ended)
         if live.id not in self._background:
             self._live.pop(live.id, None)
+
+    async def _readable(self, process_id: ProcessId) -> None:
+        """Return when what it wrote can be read."""
+        spool = self._spawner.spool(process_id)
+        while not spool.is_readable():
+            await self._clock.sleep(LOOK_S)
 
     def _at_work(self, process_id: ProcessId) -> Process:
         live = self._live.get(process_id)
@@ -340,12 +410,16 @@ def _session(label: str) -> SessionKey:
     return SessionKey(Owner(owner), SessionId(session_id))
 
 
-def _asking(may_reach: Callable[[str], Awaitable[bool]]) -> proxy.Ask:
+def _asking(may_reach: Callable[[str], Awaitable[bool]], refused: list[str]) -> proxy.Ask:
     async def ask(host: str, port: int) -> bool:
+        wanted = proxy.grant(host, port)
         try:
-            return await may_reach(proxy.grant(host, port))
+            allowed = await may_reach(wanted)
         except HoldfastError:  # nobody can be asked any more
-            return False
+            allowed = False
+        if not allowed:
+            refused.append(wanted)
+        return allowed
 
     return ask
 

@@ -12,6 +12,7 @@ Landlock leaves alone: modes, owners and times of files, their metadata, UDP (se
 that), signals before ABI 6, truncation before ABI 3. The canary tells what that means here.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` builds enums for as long as all else
 import ctypes
 import os
 import resource
@@ -68,6 +69,8 @@ def main(arguments: list[str]) -> int:
         step = "seccomp"
         _filter(program)
         step = argv[0]
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them; a command must not
+            _signal.signal(number, _signal.SIG_DFL)
         os.execve(target, argv, os.environ)  # noqa: TID251 — the command's, handed through
     except (OSError, ValueError, IndexError) as error:
         sys.stderr.write(f"holdfast: not run: {step}: {error}\n")

@@ -1,8 +1,8 @@
 """What a command line comes to, before anything has happened: where, by which programs, on what.
 
-Promises: whatever could make the same line do something else is in it, so that an approval
-for it holds for nothing else: the words or the script, the directory, where each program was
-found, and by content the files here that the line names.
+Promises: an approval holds for exactly this and nothing else: the words or the script, the
+directory, where each program was found, and by content the files here that the line names. What
+such a file reads or runs in turn is not looked at: that is what the sandbox is for.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from holdfast.tools.tool import Context
 from holdfast.tools.view import below
 
 _HASHED = 8 * 2**20  # bigger files are known by size and time
-_WORDS = 200  # of a line that are looked at as names of files
+_WORDS = 2_000  # of a line, which are looked at as names of files
+_CD = re.compile(r"\bcd\s+([^\s'\"`$;&|<>(){}*?=\\]+)")
 _WORD = re.compile(r"(>\s*)?([^\s'\"`$;&|<>(){}*?=\\]+)")
 
 
@@ -92,11 +93,14 @@ def files(plan: Plan) -> dict[str, str]:
 def _named(what: Parsed | Opaque, cwd: str) -> Iterator[str]:
     if isinstance(what, Opaque):  # as far as words can be told from the rest
         words = [word for into, word in _WORD.findall(what.text) if not into]
-        yield from (os.path.join(cwd, word) for word in words[:_WORDS])
+        if len(words) > _WORDS:
+            raise ToolFailed("The command is too long to look at; write it to a file and run that.")
+        places = [cwd, *(os.path.join(cwd, place) for place in _CD.findall(what.text))]
+        yield from (os.path.join(place, word) for place in places for word in words)
         return
     places = [cwd]
     for argv in what.commands:
-        words = [part for word in argv[:_WORDS] for part in (word, word.partition("=")[2]) if part]
+        words = [part for word in argv for part in (word, word.partition("=")[2]) if part]
         yield from (os.path.join(place, word) for place in places for word in words)
         if argv[0] == "cd" and len(argv) == 2:
             places.append(os.path.join(places[-1], argv[1]))
@@ -105,6 +109,8 @@ def _named(what: Parsed | Opaque, cwd: str) -> Iterator[str]:
 def _fingerprint(path: str) -> str:
     """The sha256 of a regular file; of a big one its size and time; of anything else nothing."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return ""  # to open a named pipe would let its writer go on, into nothing
         with open(path, "rb", opener=_without_waiting) as file:
             info = os.fstat(file.fileno())
             if not stat.S_ISREG(info.st_mode):

@@ -17,7 +17,16 @@ from holdfast.core.process import Process, ProcessEnded, how
 from holdfast.core.types import ProcessId, Value
 from holdfast.errors import ToolFailed
 from holdfast.tools.hands import Clock, Hands, Live
-from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool, Unknown, free
+from holdfast.tools.tool import (
+    Allowed,
+    Context,
+    Done,
+    Effect,
+    Outcome,
+    Permission,
+    Tool,
+    Unknown,
+)
 
 MAX_OUTPUT = 32 * 1024  # bytes to the model
 WRITE_S = 30.0  # for a process to take its input
@@ -197,7 +206,8 @@ class _Control:
 
     async def _write(self, found: _Known, asked: Control) -> Outcome:
         try:
-            data = (asked.text + "\n" * asked.enter).encode()
+            end = "\n" if asked.enter and not asked.text.endswith("\n") else ""
+            data = (asked.text + end).encode()
         except UnicodeEncodeError:
             raise ToolFailed("The text holds half a surrogate pair; leave that out.") from None
         if await within(self._hands.clock, WRITE_S, partial(self._hands.write, found.id, data)):
@@ -206,6 +216,13 @@ class _Control:
             f"{found.id} did not take all of its input within {WRITE_S:g} s; a part of it may "
             "have arrived."
         )
+
+
+async def _permit(context: Context, asked: Control) -> Permission:
+    """Free: that more may be written to a process was asked for at its start. It is noted."""
+    if asked.action in ("write", "kill"):
+        return Allowed(note=preview(asked))
+    return Allowed()
 
 
 def _done(result: dict[str, object]) -> Done:
@@ -234,7 +251,7 @@ def tools(hands: Hands) -> tuple[Tool[Any], ...]:
             timeout_s=700.0,
             run=control.run,
             preview=preview,
-            permit=free,
+            permit=_permit,
             adopt=control.adopt,
         ),
     )

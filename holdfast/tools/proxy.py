@@ -28,7 +28,7 @@ PORT = 3128  # in a namespace of one command nothing else can have it
 HEAD_S = 30.0
 CONNECT_S = 30.0
 MAX_HEAD = 64 * 1024
-CONNECTIONS = 64  # at once, of one command
+CONNECTIONS = 64  # at once, of one command; the rest wait in the kernel and cost us nothing
 _CHUNK = 64 * 1024
 _USUAL = (80, 443)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.ASCII)
@@ -146,17 +146,22 @@ class _Proxy:
         if not fds:
             return  # the command ended before it had a door
         async with await SocketListener.from_socket(socket.socket(fileno=fds[0])) as listener:
-            await listener.serve(self._connection)
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    await self._room.acquire()  # first: who is accepted holds a descriptor
+                    tasks.start_soon(self._connection, await listener.accept())
 
     async def _connection(self, client: SocketStream) -> None:
-        async with client, self._room:
-            try:
+        try:
+            async with client:
                 try:
                     await self._handle(client)
                 except _No as no:
                     await client.send(no.answer)
-            except (anyio.BrokenResourceError, anyio.EndOfStream, TimeoutError):
-                return  # the command went away, or never said what it wants
+        except (anyio.BrokenResourceError, anyio.EndOfStream, TimeoutError):
+            return  # the command went away, or never said what it wants
+        finally:
+            self._room.release()
 
     async def _handle(self, client: SocketStream) -> None:
         with anyio.fail_after(HEAD_S):

@@ -6,6 +6,7 @@ right whatever becomes of the gateway; this is how the gateway reads them, and s
 shim has left without a word.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -21,6 +22,8 @@ import msgspec.structs
 from holdfast.core.types import Value
 from holdfast.tools import shim
 from holdfast.tools.shim import Identity
+
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # another look may go better
 
 _PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # between looks at what should be dead
 
@@ -71,10 +74,22 @@ class Known(Value):
 
 
 class Spool:
-    """What a command has written, by offset in the stream of all it ever wrote."""
+    """What a command has written, by offset in the stream of all it ever wrote.
+
+    What cannot be read now is not there now, and no offset goes back for that: look again.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._end = 0  # when somebody last could look
+
+    def is_readable(self) -> bool:
+        """Whether a look says all there is; False: there are no descriptors for it now."""
+        try:
+            self._path.open("rb", buffering=0).close()
+        except OSError as error:
+            return error.errno not in SCARCE
+        return True
 
     def output(self, after: int, limit: int) -> tuple[bytes, int]:
         """At most `limit` bytes from `after` on, and the offset behind them.
@@ -102,19 +117,22 @@ class Spool:
 
     def bounds(self) -> tuple[int, int]:
         """How much was written, and where that begins which follows the head."""
-        end = int.from_bytes(self._pread(0, shim.HEADER), "little")
-        return end, max(shim.HEAD, end - shim.RING + shim.CHUNK)
+        self._end = max(self._end, int.from_bytes(self._pread(0, shim.HEADER), "little"))
+        return self._end, max(shim.HEAD, self._end - shim.RING + shim.CHUNK)
 
     def _pread(self, position: int, size: int) -> bytes:
         try:
             with self._path.open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), max(0, size), position)
-        except FileNotFoundError:
+        except OSError:
             return b""
 
 
 class Folder:
-    """All that is written down about one call."""
+    """All that is written down about one call. What is there and cannot be read is an `OSError`.
+
+    Never nothing: whoever took it for that would write down another end over the true one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,14 +185,18 @@ def lives(claim: Claim) -> bool:
 
 
 def left(claim: Claim | None) -> set[int]:
-    """Who is left of it, but for its shim."""
+    """Who is left of it, but for its shim. Raises `OSError` if nobody can look."""
     if claim is None or not claim.processes:
         return set()
+    os.close(os.open("/proc", os.O_RDONLY))  # a look without descriptors finds nobody
     return shim.find(list(claim.processes), claim.mark) - {claim.processes[0][0]}
 
 
 async def settle(folder: Folder, clock: Callable[[], float], cause: Cause) -> Ended:
-    """Its shim is gone without a word: end what is left of it, and write that down."""
+    """Its shim is gone without a word: end what is left of it, and write that down.
+
+    Raises `OSError` if nobody can look; the next try comes to the same result.
+    """
     claim = folder.claim()
     found, quiet = set[int](), 0
     for pause_s in _PAUSES_S:

@@ -7,7 +7,9 @@
 
 `probe` runs the canary on one rung after the other and stops at the first that holds. The
 posture lists what was really blocked; what a rung should block is nowhere written down but
-as the least it must, or it does not count. Until somebody has probed, the rung is L0.
+as the least it must, or it does not count. Until somebody has probed, the rung is L0. Where the
+canary could not be sent at all (no space, no descriptors) nothing was learned: `Unprobed`, and
+nothing is said of any rung.
 
 Seen from inside: the system, read-only; the workspace and what was granted beside it,
 writable; a home that belongs to this workspace alone and stays from command to command, at
@@ -16,6 +18,7 @@ hold no secrets. The rest of all homes, ours above all, is not there. The enviro
 built here from nothing, and keeps git from running what a repository's settings name.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -32,6 +35,16 @@ from holdfast.errors import ToolFailed
 from holdfast.tools import cage, container, landlock, proxy, seatbelt, seccomp, shim, view
 from holdfast.tools.cage import Attempt
 from holdfast.tools.view import Access
+
+
+class Unprobed(ToolFailed):
+    """How well commands are confined could not be found out now; another try may."""
+
+    def __init__(self, why: OSError) -> None:
+        super().__init__(
+            f"How well commands are confined here could not be tried: {why}. No command runs "
+            "before that is known; try again once there is room."
+        )
 
 
 class Profile(Value):
@@ -57,6 +70,11 @@ class Confined(Value):
             os.close(fd)
 
 
+# Of the machine at this moment, not of a rung.
+_SCARCE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE),
+    *(errno.ENOMEM, errno.EAGAIN, errno.EIO),
+)
 PROBE_S = 20.0  # a canary that takes longer has not shown anything
 
 _UNPROBED = Posture(Level.L0, (), (), "UNSANDBOXED: nothing has been tried yet")
@@ -135,11 +153,17 @@ class Sandbox:
         return self._posture
 
     async def probe(self) -> Posture:
-        """Let the canary try the rungs from the top; take the first one that holds."""
+        """Let the canary try the rungs from the top; take the first one that holds.
+
+        Raises `Unprobed`, and claims nothing, where it could not be asked on one of them.
+        """
         failed: list[str] = []
         rungs = [level for level in _MEANS if level is not Level.L3 or self._image]
         for level in (*sorted(rungs, reverse=True), Level.L0):
-            found = await self._try(level)
+            try:
+                found = await self._try(level)
+            except OSError as error:
+                raise Unprobed(error) from error
             if isinstance(found, str):
                 failed.append(f"no {level.name}: {found}")
             else:
@@ -168,10 +192,10 @@ class Sandbox:
         if door is None or level is Level.L0 or not self.filters_hosts:
             return self._confined(level, profile, argv, cwd)
         fd = os.dup(door)
-        through = (sys.executable, "-I", "-S", "-c", _DOOR, str(fd), str(proxy.PORT), *argv)
+        through = (view.interpreter(), "-I", "-S", "-c", _DOOR, str(fd), str(proxy.PORT), *argv)
         try:
             confined = self._confined(level, profile, through, cwd)
-        except ToolFailed:
+        except (ToolFailed, OSError):
             os.close(fd)
             raise
         return Confined(
@@ -179,13 +203,17 @@ class Sandbox:
         )
 
     async def _try(self, level: Level) -> dict[Attempt, bool] | str:
-        """What the canary reached on this rung, or why it could not be asked."""
+        """What the canary reached on this rung, or what keeps it from being one.
+
+        Raises `OSError` if it could not be asked.
+        """
         if level is Level.L2 and sys.platform != "darwin" and not self._bwrap:
             return "bubblewrap is not installed"
         if level is Level.L3 and (why := await self._clear()):
             return why
         home, user_home = Path(self._home), Path(self._user_home)
         async with cage.open_cage(home, user_home) as (targets, victim):
+            targets.check()
             profile = Profile(str(targets.workspace))
             argv = targets.argv(victim.pid)
             if level is Level.L3:
@@ -204,10 +232,13 @@ class Sandbox:
                         pass_fds=confined.pass_fds,
                         start_new_session=True,
                     )
-            except (TimeoutError, OSError) as error:
+            except OSError as error:
+                if error.errno in _SCARCE:
+                    raise
                 return str(error) or "too slow"
             finally:
                 confined.close()
+            targets.check()  # also afterwards: what failed meanwhile, failed for want of room
             if not targets.ran() or done.returncode != 0:
                 return _last(done.stderr) or f"ended with {done.returncode}"
             reached = targets.reached(done.stdout.decode(errors="replace"))

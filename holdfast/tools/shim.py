@@ -169,6 +169,7 @@ class Job:
     pass_fds: list[int]  # what else the command inherits
     memory: int  # bytes, 0 for no limit
     detach: bool
+    umask: int
 
     def __init__(self, fields: dict[str, object]) -> None:
         self.__dict__.update(fields)
@@ -447,6 +448,7 @@ def _become(job: Job, output: int) -> None:
             file.write("1000")  # if somebody must go, then it, not the gateway
     except OSError:  # a read-only /proc
         pass
+    os.umask(job.umask)
     os.chdir(job.cwd)
     os.execve(job.argv[0], job.argv, job.env)
 

@@ -35,7 +35,6 @@ from holdfast.tools.record import Cause as Cause
 from holdfast.tools.record import Claim, Folder, Spool, boot_id, left, lives, settle
 from holdfast.tools.record import Ended as Ended
 from holdfast.tools.record import Known as Known
-from holdfast.tools.shim import Identity
 from holdfast.tools.wires import Input, Wires, wire
 
 PATIENCE_S = shim.GRACE_S + shim.LAST_S + 0.2  # for a shim to end what it was told to end
@@ -137,10 +136,16 @@ class Process:
 
     def is_settled(self) -> bool:
         """Whether there is nothing left to do about it; also if it was forgotten."""
-        return not self.running and (self.end is not None or not self._folder.is_claimed())
+        try:
+            return not self.running and (self.end is not None or not self._folder.is_claimed())
+        except OSError:  # nobody can tell now
+            return False
 
     async def wait(self) -> Ended:
-        """How it ended, once it has. Raises `ClosedResourceError` if the spawner closes first."""
+        """How it ended, once it has. Raises `ClosedResourceError` if the spawner closes first.
+
+        Raises `OSError` if it has, and how cannot be read now: ask again.
+        """
         await self._shim.gone.wait()
         async with self._settling:
             if ended := self._folder.result():
@@ -160,9 +165,10 @@ class Process:
 
     async def _make_it(self, cause: Cause) -> None:
         """Somebody has stopped its shim, or it still writes down that all is over."""
-        if not await anyio.to_thread.run_sync(left, self._folder.claim()):
-            with anyio.move_on_after(WRITING_S):
-                await self._shim.gone.wait()
+        with suppress(OSError):  # nobody can look: then at once
+            if not await anyio.to_thread.run_sync(left, self._folder.claim()):
+                with anyio.move_on_after(WRITING_S):
+                    await self._shim.gone.wait()
         if not self._shim.gone.is_set():
             self._cause = cause
             self._shim.send(signal.SIGKILL)
@@ -191,13 +197,16 @@ class Process:
 class Spawner:
     """Starts commands, and answers for every one that was ever started below `directory`."""
 
-    def __init__(self, directory: Path, gateway_pid: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, directory: Path, gateway_pid: int, clock: Callable[[], float], umask: int = 0o022
+    ) -> None:
         self._directory = directory
         self._clock = clock
         self._gateway = shim.identity(gateway_pid) or (gateway_pid, 0)
         self._starting: set[_Shim] = set()  # of those that end with us
         self._held: set[Process] = set()
         self._program = ""
+        self._umask = umask  # for what commands make; ours is nobody else's business
 
     @property
     def _command(self) -> tuple[str, ...]:
@@ -218,8 +227,8 @@ class Spawner:
         if execution.detach:
             self._check_detach()
         mark = secrets.token_hex(8)
-        claim = Claim(call_id, boot_id(), mark, self._clock(), execution.detach, label=label)
         try:
+            claim = Claim(call_id, boot_id(), mark, self._clock(), execution.detach, label=label)
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             held, report = self._launch(claim, execution, folder)
         except OSError as error:
@@ -355,13 +364,33 @@ class Spawner:
                 f"whatever runs in {unit} ends with it, so no process can outlive the gateway here",
             )
 
+    def _order(self, execution: Execution, claim: Claim, folder: Path, wires: Wires) -> bytes:
+        """The fields of the shim's `Job`."""
+        env = {**execution.env, shim.MARK: claim.mark}
+        fields = {
+            "claim": msgspec.json.encode(claim),
+            "folder": str(folder),
+            "gateway": self._gateway,
+            "argv": [os.fsencode(word) for word in execution.argv],
+            "cwd": os.fsencode(execution.cwd),
+            "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+            "timeout_s": execution.timeout_s,
+            "stdin": wires.stdin,
+            "terminal": wires.terminal,
+            "pass_fds": list(execution.pass_fds),
+            "memory": execution.memory_mb * 2**20,
+            "detach": execution.detach,
+            "umask": self._umask,
+        }
+        return marshal.dumps(fields)
+
     def _launch(self, claim: Claim, execution: Execution, folder: Folder) -> tuple[_Shim, int]:
         """A shim that has been started, and where it reports."""
         with ExitStack() as theirs, ExitStack() as ours:
             wires = wire(pty=execution.pty, stdin=execution.stdin, theirs=theirs, ours=ours)
             job = os.memfd_create("job")
             theirs.callback(os.close, job)
-            os.write(job, _order(execution, claim, folder.path, self._gateway, wires))
+            os.write(job, self._order(execution, claim, folder.path, wires))
             os.lseek(job, 0, os.SEEK_SET)
             report, reporting = os.pipe()
             ours.callback(os.close, report)
@@ -381,28 +410,6 @@ class Spawner:
             pidfd = os.pidfd_open(child.pid)
             ours.pop_all()
         return _Shim(pidfd, child, Input(wires.ours, terminal=execution.pty)), report
-
-
-def _order(
-    execution: Execution, claim: Claim, folder: Path, gateway: Identity, wires: Wires
-) -> bytes:
-    """The fields of the shim's `Job`."""
-    env = {**execution.env, shim.MARK: claim.mark}
-    fields = {
-        "claim": msgspec.json.encode(claim),
-        "folder": str(folder),
-        "gateway": gateway,
-        "argv": [os.fsencode(word) for word in execution.argv],
-        "cwd": os.fsencode(execution.cwd),
-        "env": {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
-        "timeout_s": execution.timeout_s,
-        "stdin": wires.stdin,
-        "terminal": wires.terminal,
-        "pass_fds": list(execution.pass_fds),
-        "memory": execution.memory_mb * 2**20,
-        "detach": execution.detach,
-    }
-    return marshal.dumps(fields)
 
 
 async def _heard(fd: int) -> tuple[bytes, bytes]:

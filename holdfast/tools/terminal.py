@@ -8,7 +8,6 @@ line ends in is where the session's next one starts, as long as that is in the w
 How it ended, if nobody was there to see it, is in the evidence that its shim left (`adopt`).
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -19,9 +18,10 @@ import msgspec
 from anyio import to_thread
 from msgspec import Meta
 
+from holdfast.core.answers import CHANGED_TEXT
 from holdfast.core.approval import Level
 from holdfast.core.call import OnCrash
-from holdfast.core.execution import ExecutionRequest, Wants
+from holdfast.core.execution import ExecutionRequest, Wants, execution_hash
 from holdfast.core.process import name, notice
 from holdfast.errors import Refused, ToolFailed
 from holdfast.tools import plan
@@ -33,6 +33,7 @@ from holdfast.tools.spawn import PATIENCE_S, AlreadyClaimed, Cause, Ended
 from holdfast.tools.tool import (
     Background,
     Context,
+    Denied,
     Done,
     Effect,
     Failed,
@@ -88,10 +89,12 @@ class Terminal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pty: Annotated[bool, Meta(description="Give it a terminal")] = False
     stdin: Annotated[
         str,
-        Meta(
-            description="Its whole input. Background without it: open for the process tool's write"
-        ),
+        Meta(description="Its whole input"),
     ] = ""
+    stdin_open: Annotated[
+        bool,
+        Meta(description="Background: keep its input open for the process tool's write"),
+    ] = False
     workdir: Annotated[
         str, Meta(description="For this command; relative to the current directory")
     ] = ""
@@ -116,7 +119,7 @@ def _check(asked: Terminal) -> None:
     if size > MAX_COMMAND:
         raise ToolFailed("The command is too long; write it to a file and run that.")
     if not asked.background:
-        for wanted in ("notify_on_complete", "watch_patterns", "detach"):
+        for wanted in ("notify_on_complete", "watch_patterns", "detach", "stdin_open"):
             if getattr(asked, wanted):
                 raise ToolFailed(f"{wanted} is only for background commands; set background too.")
 
@@ -179,6 +182,10 @@ class _Terminal:
         git is never safe here: a workspace's `.git` can be written by commands and file tools,
         and a filter it names runs whatever our own settings say.
         """
+        request, level = await self._request(context, asked)
+        return Judge(request, level, git_is_safe=False)
+
+    async def _request(self, context: Context, asked: Terminal) -> tuple[ExecutionRequest, Level]:
         posture = await self._hands.posture()
         level = Level.L0 if asked.unsandboxed else posture.level
         planned = await to_thread.run_sync(_plan, self._hands, context, asked)
@@ -188,25 +195,29 @@ class _Terminal:
             programs=planned.programs,
             files=await to_thread.run_sync(plan.files, planned),
             environment={},
-            stdin=hashlib.sha256(asked.stdin.encode()).hexdigest() if asked.stdin else "",
-            profile=(
-                level.name,
-                planned.profile.workspace,
-                *(flag for flag in ("pty", "background") if getattr(asked, flag)),
+            stdin=asked.stdin,
+            profile=(level.name, planned.profile.workspace),
+            wants=Wants(
+                unsandboxed=asked.unsandboxed,
+                detach=asked.detach,
+                background=asked.background,
+                terminal=asked.pty,
+                open_input=asked.stdin_open or (asked.background and asked.pty),
             ),
-            wants=Wants(unsandboxed=asked.unsandboxed, detach=asked.detach),
             purpose=asked.purpose,
         )
-        return Judge(request, level, git_is_safe=False)
+        return request, level
 
     async def run(self, context: Context, asked: Terminal) -> Outcome:
-        """Run it, to its end or into the background."""
-        await self._hands.posture()
+        """Run it, to its end or into the background; unless it is no longer what was judged."""
         planned = await to_thread.run_sync(_plan, self._hands, context, asked)
+        request, _ = await self._request(context, asked)
+        if execution_hash(request) != context.execution or request.cwd != planned.cwd:
+            return Denied(CHANGED_TEXT)
         if not asked.background:
             return await self._foreground(context, asked, planned)
         timeout_s = math.inf if asked.timeout is None else asked.timeout
-        stdin = asked.stdin.encode() or None
+        stdin = None if asked.stdin_open else asked.stdin.encode()
         command = self._command(asked, planned, planned.argv(), timeout_s, stdin)
         started = await self._start(context, command)
         if isinstance(started, Unknown):
@@ -239,7 +250,10 @@ class _Terminal:
                 "The command is gone, and nobody knows how it ended. It may have had effects. "
                 f"Output so far:\n{live.output.summary(MAX_OUTPUT)[0]}"
             )
-        return _done(_result(ended, live.output, timeout_s), planned, left)
+        result = _result(ended, live.output, timeout_s)
+        if live.refused:
+            _note(result, f"Not allowed to connect to: {', '.join(live.refused)}.")
+        return _done(result, planned, left)
 
     def _command(
         self,
@@ -303,7 +317,7 @@ class _Terminal:
         return ended
 
     def _begun(self, context: Context, asked: Terminal, *, moved: bool = False) -> Done:
-        process_id = name(context.run_id, context.call_id)
+        process_id = name(context.run_id, context.turn, context.call_id)
         told = notice(
             context.origin, notify=asked.notify_on_complete, watch=tuple(asked.watch_patterns)
         )
@@ -327,7 +341,7 @@ class _Terminal:
 
     async def adopt(self, context: Context, asked: Terminal) -> Outcome:
         """What became of it, by what its shim has written down."""
-        process_id = name(context.run_id, context.call_id)
+        process_id = name(context.run_id, context.turn, context.call_id)
         shown = _shown(self._hands, asked)
         found = self._hands.adopt(process_id, shown, background=asked.background)
         output = self._hands.output(process_id)
@@ -348,7 +362,7 @@ class _Terminal:
 
     def settled(self, context: Context) -> None:
         """Its result is written down: nobody needs the evidence, unless it goes on."""
-        self._hands.settled(name(context.run_id, context.call_id))
+        self._hands.settled(name(context.run_id, context.turn, context.call_id))
 
 
 def _left_in(reading: int) -> str:
@@ -393,7 +407,7 @@ def tools(hands: Hands, memory_mb: int = 0) -> tuple[Tool[Any], ...]:
                 "and stderr, at most 32 KiB: the first and the last of it), error if it was "
                 "killed. What it leaves running is killed when it ends: use background=true for "
                 "servers and long work. There is no network but to allowed hosts; others are "
-                "asked about while the command waits."
+                "asked about while the command waits, in the background only during this run."
             ),
             arguments=Terminal,
             effect=Effect.ACT,

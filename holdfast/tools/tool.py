@@ -62,17 +62,25 @@ class Failed(Value):
     text: str
 
 
+class Denied(Value):
+    """It did not run: it was no longer what had been permitted."""
+
+    text: str
+
+
 class Park(Value):
     """It waits for somebody's fact; no task is held meanwhile."""
 
     reason: str
 
 
-Outcome = Done | Failed | Unknown | Park
+Outcome = Done | Failed | Unknown | Denied | Park
 
 
 class Allowed(Value):
-    """It may run."""
+    """It may run. What is noted goes into the audit."""
+
+    note: str = ""
 
 
 class Question(Value):
@@ -115,6 +123,7 @@ class Context(Value):
 
     session: SessionKey
     run_id: RunId
+    turn: int
     call_id: CallId
     workspace: Path
     blobs: BlobStore
@@ -122,6 +131,7 @@ class Context(Value):
     origin: Origin
     processes: Processes  # the session's, as the journal knows them
     hosts: tuple[str, ...]  # that its commands may speak to
+    execution: str  # the hash of what was judged; empty: nothing was, yet
     progress: Callable[[str], None]  # tell people what it says on its way; clean text only
     may_reach: Callable[[str], Awaitable[bool]]  # ask somebody about one more host, and wait
 
@@ -152,6 +162,10 @@ class Hands(Protocol):
 
         Never returns if there are none: the caller stops waiting when the process has ended.
         """
+        ...
+
+    async def kill(self, process_id: ProcessId) -> ProcessEnded:
+        """End its whole tree, if it runs; how it ended."""
         ...
 
     async def kill_all(self) -> None:

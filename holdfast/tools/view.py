@@ -98,6 +98,15 @@ _TOOLCHAINS = (  # below the user's home: programs and their libraries, no setti
 )
 
 
+def interpreter() -> str:
+    """The Python that commands can see too, wherever the one that runs us was found.
+
+    Below every virtual environment, and by its real path: of a link into a home only the place
+    that it leads to is seen.
+    """
+    return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
+
+
 def system(home: str, user_home: str, exec_path: Sequence[str]) -> dict[str, Access]:
     """What every command on this machine sees, before its workspace. All paths are real."""
     view = {"/": Access.READ}

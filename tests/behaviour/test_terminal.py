@@ -1,5 +1,6 @@
 """Commands through the public door: confined, asked for, followed live, stopped whole."""
 
+import json
 import os
 import secrets
 import time
@@ -157,11 +158,11 @@ async def test_what_was_changed_after_the_approval_is_denied_and_audited(
 async def test_a_session_grant_is_for_that_line_in_that_session_and_survives_a_restart(
     it: GatewayProcess,
 ) -> None:
-    text = "touch made"
+    text = "mkdir -p made"
     run_id = await it.run(command(text), session_id="one")
     question = await approve(it, run_id, "session")
     assert "session" in question["choices"]
-    assert "touch made" in question["description"]  # the rule, in full
+    assert "mkdir -p made" in question["description"]  # the rule, in full
     await it.finished(run_id)
     await it.kill()
     await it.start()
@@ -408,3 +409,90 @@ async def test_a_run_that_has_ended_leaves_no_process_file_or_descriptor(
     await until(lambda: not children(it.pid))
     assert not list((it.home / "calls").iterdir())
     assert len(os.listdir(f"/proc/{it.pid}/fd")) <= before
+
+
+@pytest.mark.promise("RUN-13")
+@pytest.mark.fault("F-33")
+async def test_a_session_grant_is_void_once_the_file_it_runs_has_changed(
+    it: GatewayProcess,
+) -> None:
+    def write(text: str) -> str:
+        return f"tool:write_file {json.dumps({'path': 'b.sh', 'content': text})}"
+
+    await it.finished(await it.run(write("echo good"), session_id="s"))
+    first = await it.run(command("bash b.sh"), session_id="s")
+    question = await approve(it, first, "session")
+    assert "b.sh" in question["description"]
+    assert (await output(it, first))["output"] == "good\n"
+    again = await it.run(command("bash b.sh"), session_id="s")
+    assert (await output(it, again))["output"] == "good\n"
+    await it.finished(await it.run(write("echo EVIL"), session_id="s"))
+    await asked(it, await it.run(command("bash b.sh"), session_id="s"))
+
+
+@pytest.mark.promise("RUN-13")
+async def test_a_question_shows_the_input_and_that_it_goes_on_in_the_background(
+    it: GatewayProcess,
+) -> None:
+    question = await asked(it, await it.run(command("bash", stdin="rm -rf x\necho done")))
+    assert "| rm -rf x\n| echo done" in question["command"]
+    assert question["choices"] == ["once", "deny"]
+    question = await asked(it, await it.run(command("bash", background=True, stdin_open=True)))
+    assert "background" in question["description"]
+    assert "input later" in question["description"]
+    assert question["choices"] == ["once", "deny"]
+    foreground = await it.run(command("bash"), session_id="s")
+    await approve(it, foreground, "session")
+    await it.finished(foreground)
+    await asked(it, await it.run(command("bash", background=True), session_id="s"))
+
+
+async def test_what_is_written_to_a_process_is_in_the_audit(it: GatewayProcess) -> None:
+    begun = await does(it, command("cat", background=True, stdin_open=True), session_id="s")
+    words = process("write", process_id=begun["process_id"], text="hello there")
+    await it.finished(await it.run(words, session_id="s"))
+    assert any("hello there" in e.get("what", "") for e in audit(it))
+
+
+@pytest.mark.promise("RUN-14")
+async def test_a_stopped_run_takes_its_background_processes_with_it(it: GatewayProcess) -> None:
+    token = secrets.token_hex(8)
+    begin = command(f": {token}; sleep 1000", background=True, notify_on_complete=True)
+    run_id = await it.run(f"{begin}\ntool:hang {{}}", session_id="s", late="events")
+    await approve(it, run_id)
+    await running(token)
+    stream = await it.events(run_id, until="tool.completed")
+    await it.events(run_id, after=stream.frames[-1].id, until="tool.started")  # it hangs
+    await it.post(f"/v1/runs/{run_id}/stop")
+    assert (await it.events(run_id)).names[-1] == "run.cancelled"
+    assert not carrying(token)
+    _, body = await it.get("/api/sessions/s/messages")
+    assert not [m for m in body["data"] if "has ended" in str(m["content"])]
+
+
+async def test_commands_have_the_users_umask_and_default_signals(it: GatewayProcess) -> None:
+    told = await does(it, command("umask; grep SigIgn /proc/self/status; yes | head -c 3"))
+    users = os.umask(0o022)
+    os.umask(users)
+    first, second, *rest = told["output"].splitlines()
+    assert int(first, 8) == users
+    assert int(second.split()[1], 16) & 0x7FFFFFFF == 0
+    assert rest == ["y", "y"]
+
+
+@pytest.mark.promise("RUN-20")
+async def test_the_last_words_of_a_command_are_shown_too(it: GatewayProcess) -> None:
+    run_id = await it.run(command("echo one; sleep 0.3; echo last"))
+    stream = await it.events(run_id)
+    said = "".join(f.data["delta"] for f in stream.frames if f.event == "tool.progress")
+    assert said == "one\nlast\n"
+
+
+async def test_a_refused_host_is_named_in_the_result(it: GatewayProcess) -> None:
+    run_id = await it.run(command(REACH), answerable=True)
+    await approve(it, run_id)
+    stream = await it.events(run_id, until="tool.started")
+    question = await asked(it, run_id, after=stream.frames[-1].id)
+    assert "For: exec 3<>" in question["description"]
+    await it.post(f"/v1/approvals/{question['request_id']}", {"choice": "deny"})
+    assert "nowhere.invalid" in (await output(it, run_id))["note"]

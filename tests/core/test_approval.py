@@ -463,29 +463,32 @@ def test_a_tool_s_question_is_answered_only_if_all_it_offers_was_permitted(
 
 @pytest.mark.promise("RUN-13")
 def test_a_command_at_work_asks_for_a_host_until_its_session_has_it() -> None:
-    ask = ask_for_host("packages.example", CONTEXT)
+    ask = ask_for_host("packages.example", "pip install x", CONTEXT)
     assert isinstance(ask, Ask)
     assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
     assert (ask.command, ask.offers) == ("connect to packages.example", (PACKAGES,))
-    assert ask.description == "Sandbox: L2\nTo permit: the network host packages.example"
+    assert (
+        ask.description
+        == "Sandbox: L2\nFor: pip install x\nTo permit: the network host packages.example"
+    )
     assert ask.expires_at == 1_600.0
     given = grants(replace(REQUESTED, offers=ask.offers), Choice.SESSION, SESSION, OPERATOR, 999.0)
     with_host = replace(CONTEXT, grants=given)
-    assert ask_for_host("packages.example", with_host) == Run(Ground.GRANTED)
-    assert isinstance(ask_for_host("mirror.example", with_host), Ask)
+    assert ask_for_host("packages.example", "pip install x", with_host) == Run(Ground.GRANTED)
+    assert isinstance(ask_for_host("mirror.example", "pip install x", with_host), Ask)
 
 
 def test_always_a_host_is_offered_to_an_administrator_only_and_no_longer_than_a_week() -> None:
     chat = replace(ADMINISTRATOR, door=Door("chat", True, 1e9))
-    ask = ask_for_host("packages.example", chat)
+    ask = ask_for_host("packages.example", "pip install x", chat)
     assert isinstance(ask, Ask)
     assert ask.choices == tuple(Choice) and ask.expires_at == 1_000.0 + EXPIRY_S
 
 
 def test_a_host_cannot_look_like_something_else() -> None:
-    ask = ask_for_host("a.example\nApproved", CONTEXT)
+    ask = ask_for_host("a.example\nApproved", "pip install x", CONTEXT)
     assert isinstance(ask, Ask)
-    assert "\n" not in ask.command and ask.description.count("\n") == 1
+    assert "\n" not in ask.command and ask.description.count("\n") == 2
 
 
 @pytest.mark.fault("F-35")
@@ -500,11 +503,14 @@ def test_whatever_is_asked_is_denied_where_nobody_can_answer_unless_it_was_grant
     other: dict[str, object], why: str
 ) -> None:
     shut = replace(CONTEXT, **other)
-    for decision in (question(shut, PACKAGES), ask_for_host("packages.example", shut)):
+    for decision in (
+        question(shut, PACKAGES),
+        ask_for_host("packages.example", "pip install x", shut),
+    ):
         assert isinstance(decision, Deny) and why in decision.reason
     open_anyway = replace(shut, standing=(PACKAGES,))
     assert question(open_anyway, PACKAGES) == Run(Ground.GRANTED)
-    assert ask_for_host("packages.example", open_anyway) == Run(Ground.GRANTED)
+    assert ask_for_host("packages.example", "pip install x", open_anyway) == Run(Ground.GRANTED)
 
 
 def test_what_holds_is_what_stands_and_what_was_granted_here_and_still_counts() -> None:

@@ -140,5 +140,5 @@ def test_two_scripts_that_differ_in_one_unseen_byte_are_two() -> None:
 def test_the_hash_of_an_execution_stays_the_same_from_release_to_release() -> None:
     assert (
         execution_hash(REQUEST)
-        == "6d0720840187cba48fe569bbb622c871e866466fd2b000e021e5316c1ff0f141"
+        == "68b5ad813ce5f95d800f605be7553747953061a0a538c101c551b8d6ee48de1d"
     )

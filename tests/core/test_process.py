@@ -25,6 +25,7 @@ from holdfast.core.process import (
     ended_text,
     evolve,
     how,
+    left_by,
     matched_text,
     may_tell,
     name,
@@ -107,10 +108,10 @@ def test_the_one_that_ended_last_is_kept_however_early_it_began() -> None:
 
 
 def test_the_process_of_a_call_is_always_called_the_same_and_like_no_other() -> None:
-    assert name(RUN, CALL) == name(RunId("run"), CallId("call"))
-    others = {name(RunId("run2"), CALL), name(RUN, CallId("call2")), name(RunId("call"), CALL)}
-    assert len(others | {name(RUN, CALL)}) == 4
-    assert name(RUN, CALL).startswith("proc_")
+    assert name(RUN, 1, CALL) == name(RunId("run"), 1, CallId("call"))
+    others = {name(RunId("run2"), 1, CALL), name(RUN, 1, CallId("call2")), name(RUN, 2, CALL)}
+    assert len(others | {name(RUN, 1, CALL)}) == 4
+    assert name(RUN, 1, CALL).startswith("proc_")
 
 
 CAN, CANNOT = Origin(platform="cli", late=True), Origin(platform="api_server")
@@ -302,3 +303,14 @@ TestBackground = Background.TestCase
 TestBackground.settings = settings(
     max_examples=50, phases=set(Phase) - {Phase.explain}, deadline=None
 )
+
+
+def test_a_stopped_run_leaves_what_it_started_but_for_what_may_live_on() -> None:
+    mine, other, detached = started(), started(ProcessId("b")), started(ProcessId("c"))
+    other = replace(other, started_by=RunId("another"))
+    detached = replace(detached, detach=True)
+    over = started(ProcessId("d"))
+    processes: Processes = {}
+    for fact in (mine, other, detached, over, ended(ProcessId("d"))):
+        processes = evolve(processes, fact, 1.0)
+    assert left_by(processes, RUN) == (ID,)

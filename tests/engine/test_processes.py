@@ -36,7 +36,11 @@ class Begin(msgspec.Struct):
 async def begin(context: Context, asked: Begin) -> Outcome:
     found = process.notice(context.origin, notify=True, watch=asked.watch)
     begun = Background(
-        process.name(context.run_id, context.call_id), "make", found.notify, found.watch, False
+        process.name(context.run_id, context.turn, context.call_id),
+        "make",
+        found.notify,
+        found.watch,
+        False,
     )
     return Done("begun", background=begun)
 
@@ -65,7 +69,7 @@ async def begun(
     (await model.asked(1)).answer("", call("begin", arguments))
     (await model.asked(2)).answer("it runs")
     await finished(service, run_id)
-    return process.name(run_id, CallId("c1"))
+    return process.name(run_id, 1, CallId("c1"))
 
 
 @pytest.mark.promise("LATE-05")
@@ -111,7 +115,7 @@ async def test_a_request_that_asks_for_late_events_is_told_late(tmp_path: Path) 
         (await model.asked(1)).answer("", call("begin"))
         (await model.asked(2)).answer("it runs")
         await finished(service, run_id)
-        hands.end(process.name(run_id, CallId("c1")))
+        hands.end(process.name(run_id, 1, CallId("c1")))
         assert "has ended" in (await model.asked(3)).messages[-1].text
 
 

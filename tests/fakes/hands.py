@@ -49,6 +49,10 @@ class IdleHands:
         await anyio.sleep_forever()
         raise AssertionError
 
+    async def kill(self, process_id: ProcessId) -> ProcessEnded:
+        self.end(process_id, cause=Cause.KILLED)
+        return self.ends[process_id]
+
     async def kill_all(self) -> None:
         self.killed += 1
 

@@ -45,6 +45,7 @@ def context(workspace: Path, blobs: Blobs) -> Context:
     return Context(
         session=key,
         run_id=RunId("r"),
+        turn=1,
         call_id=CallId("c"),
         workspace=workspace,
         blobs=blobs,
@@ -52,6 +53,7 @@ def context(workspace: Path, blobs: Blobs) -> Context:
         origin=Origin(),
         processes={},
         hosts=(),
+        execution="",
         progress=lambda text: None,
         may_reach=_never,
     )

@@ -13,7 +13,9 @@ import anyio.lowlevel
 import msgspec
 import pytest
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
+from holdfast.core.execution import execution_hash
 from holdfast.core.process import Cause, ProcessStarted, name
 from holdfast.core.process import Process as Journaled
 from holdfast.core.redaction import REDACTED, Redactor
@@ -25,7 +27,7 @@ from holdfast.tools.output import MARGIN
 from holdfast.tools.sandbox import Level, Posture, Sandbox
 from holdfast.tools.spawn import Spawner
 from holdfast.tools.terminal import Terminal
-from holdfast.tools.tool import Context, Done, Outcome
+from holdfast.tools.tool import Context, Done, Judge, Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +84,7 @@ class Desk:
         fields: dict[str, Any] = {
             "session": KEY,
             "run_id": RUN,
+            "turn": 1,
             "call_id": CallId(call),
             "workspace": self.workspace,
             "blobs": NoBlobs(),
@@ -89,6 +92,7 @@ class Desk:
             "origin": Origin(platform="cli", late=True),
             "processes": self.processes,
             "hosts": (),
+            "execution": "",
             "progress": self.said.append,
             "may_reach": nobody,
         }
@@ -96,7 +100,14 @@ class Desk:
 
     async def run(self, command: str, call: str = "call", **asked: Any) -> Outcome:
         """Run it as a call of its own."""
-        return await self.terminal.run(self.context(call), Terminal(command, **asked))
+        return await self.execute(self.context(call), Terminal(command, **asked))
+
+    async def execute(self, context: Context, asked: Terminal) -> Outcome:
+        """Have it judged, and then run, as the engine does."""
+        judge = await self.terminal.permit(context, asked)
+        assert isinstance(judge, Judge)
+        judged = replace(context, execution=execution_hash(judge.request))
+        return await self.terminal.run(judged, asked)
 
     async def result(self, command: str, call: str = "call", **asked: Any) -> dict[str, Any]:
         return read(await self.run(command, call, **asked))
@@ -204,7 +215,7 @@ async def test_traces_name_session_and_process_until_they_are_forgotten(tmp_path
         found = await it.begin("true")
         await it.hands.ended(found)
         assert it.hands.known() == [(KEY, found)]
-        assert found == name(RUN, CallId("call"))
+        assert found == name(RUN, 1, CallId("call"))
         it.hands.forget(found)
         assert it.hands.known() == []
 
@@ -245,7 +256,8 @@ async def test_a_detached_process_is_taken_up_again_and_killed_on_request(tmp_pa
 
 async def test_lines_that_are_watched_for_are_told_whole(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        found = await it.begin("echo ready one; echo other; printf 'ready t'; cat; sleep 1000")
+        script = "echo ready one; echo other; printf 'ready t'; cat; sleep 1000"
+        found = await it.begin(script, stdin_open=True)
         with anyio.fail_after(20):
             assert await it.hands.lines(found, 0, ("ready", "never")) == ("ready one", 16)
             async with anyio.create_task_group() as group:
@@ -303,7 +315,7 @@ async def test_where_output_was_dropped_no_half_secret_shows(tmp_path: Path) -> 
         total = (shim.KEPT + 3 * shim.CHUNK) // len(SECRET) * len(SECRET)
         script = f"yes {SECRET} | tr -d '\\n' | head -c {total}"
         await it.hands.ended(await it.begin(script))
-        output = it.hands.output(name(RUN, CallId("call")))
+        output = it.hands.output(name(RUN, 1, CallId("call")))
         for start in (0, shim.HEAD - 10, shim.HEAD, shim.HEAD + 5, total - 100):
             part, begin, stop = output.page(start, 1000, over=True)
             assert "sesame" not in part.replace(REDACTED, "")

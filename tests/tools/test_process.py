@@ -41,7 +41,7 @@ def write_down(it: Desk, ended: ProcessEnded) -> None:
 @RUNGS
 async def test_a_process_is_polled_written_to_and_waited_for(tmp_path: Path, rung: str) -> None:
     async with desk(tmp_path, rung) as it:
-        found = await it.begin("echo hello; read x; echo got $x; cat; exit 3")
+        found = await it.begin("echo hello; read x; echo got $x; cat; exit 3", stdin_open=True)
         await it.hands.lines(found, 0, ("hello",))
         first = await ask(it, "poll", found)
         assert (first["status"], first["output"]) == ("running", "hello\n")
@@ -75,7 +75,7 @@ async def test_a_process_is_killed_with_all_it_started(tmp_path: Path, rung: str
 async def test_a_wait_that_takes_too_long_says_so(tmp_path: Path) -> None:
     clock = ManualClock()
     async with desk(tmp_path, clock=clock) as it:
-        found = await it.begin("sleep 1000")
+        found = await it.begin("sleep 1000", stdin_open=True)
         async with anyio.create_task_group() as group:
 
             async def later() -> None:
@@ -125,7 +125,7 @@ async def test_dropped_output_is_skipped_in_a_log(tmp_path: Path) -> None:
 
 async def test_a_secret_in_pieces_is_in_no_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        found = await it.begin("cat")
+        found = await it.begin("cat", stdin_open=True)
         texts = []
         for piece in (f"a {SECRET[:9]}", SECRET[9:], " b\n"):
             before = it.hands.output(found).size
@@ -141,7 +141,7 @@ async def test_the_list_has_the_sessions_processes(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         assert await ask(it, "list") == {"processes": []}
         one = await it.begin("exit 2", "one")
-        two = await it.begin("cat", "two")
+        two = await it.begin("cat", "two", stdin_open=True)
         await it.hands.ended(one)
         first, second = (await ask(it, "list"))["processes"]
         assert (first["process_id"], first["command"]) == (one, "exit 2")
@@ -152,7 +152,7 @@ async def test_the_list_has_the_sessions_processes(tmp_path: Path) -> None:
 
 async def test_a_process_that_the_journal_does_not_have_yet_is_known(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        found = await it.begin("cat")
+        found = await it.begin("cat", stdin_open=True)
         it.processes.clear()
         assert (await ask(it, "poll", found))["status"] == "running"
         (only,) = (await ask(it, "list"))["processes"]
@@ -161,7 +161,7 @@ async def test_a_process_that_the_journal_does_not_have_yet_is_known(tmp_path: P
 
 async def test_another_sessions_process_is_not_there(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        mine = await it.begin("cat", "mine")
+        mine = await it.begin("cat", "mine", stdin_open=True)
         other = SessionKey(Owner("operator"), SessionId("other"))
         (tool,) = process.tools(it.hands)
         context = it.context(session=other, processes={})
@@ -186,7 +186,7 @@ async def test_what_has_ended_takes_no_input(tmp_path: Path) -> None:
 async def test_input_that_nobody_takes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     clock = ManualClock()
     async with desk(tmp_path, clock=clock) as it:
-        found = await it.begin("sleep 1000")
+        found = await it.begin("sleep 1000", stdin_open=True)
         async with anyio.create_task_group() as group:
 
             async def later() -> None:
@@ -219,7 +219,7 @@ async def test_after_a_restart_an_end_is_read_from_the_journal(tmp_path: Path) -
 
 async def test_how_the_journal_says_it_ended_counts(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        found = await it.begin("sleep 1000")
+        found = await it.begin("sleep 1000", stdin_open=True)
         await it.hands.kill(found)
         write_down(it, ProcessEnded(process_id=found, cause=Cause.RESTART))
         assert (await ask(it, "poll", found))["how"] == "killed by the restart of the gateway"
@@ -227,7 +227,7 @@ async def test_how_the_journal_says_it_ended_counts(tmp_path: Path) -> None:
 
 async def test_only_input_is_not_repeated_after_a_crash(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
-        found = await it.begin("cat")
+        found = await it.begin("cat", stdin_open=True)
         (tool,) = process.tools(it.hands)
         assert tool.adopt is not None
         for action in ("write", "close"):

@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from holdfast.core.execution import Opaque, Parsed, execution_hash
+from holdfast.core.execution import Opaque, Parsed, Wants, execution_hash
 from holdfast.core.process import Cause, name
 from holdfast.core.redaction import REDACTED, Redactor
 from holdfast.core.run import Origin
@@ -74,7 +75,7 @@ async def test_the_directory_is_kept_from_one_command_to_the_next(
         assert outcome.cwd == str(it.workspace / "a" / "b")
         assert read(outcome) == {"exit_code": 5, "output": "", "cwd": outcome.cwd}
         context = it.context("next", cwd=outcome.cwd)
-        after = await it.terminal.run(context, Terminal("pwd"))
+        after = await it.execute(context, Terminal("pwd"))
         assert read(after) == {"exit_code": 0, "output": f"{outcome.cwd}\n"}
         assert isinstance(after, Done)
         assert after.cwd == ""
@@ -103,7 +104,7 @@ async def test_a_directory_that_is_gone_is_replaced_by_the_workspace(tmp_path: P
     async with desk(tmp_path) as it:
         for call, gone in enumerate((it.workspace / "gone", Path("/usr"))):
             context = it.context(str(call), cwd=str(gone))
-            outcome = await it.terminal.run(context, Terminal("pwd"))
+            outcome = await it.execute(context, Terminal("pwd"))
             assert isinstance(outcome, Done)
             found = read(outcome)
             assert found["output"] == f"{it.workspace}\n"
@@ -231,7 +232,8 @@ async def test_a_command_that_takes_too_much_memory_is_killed(tmp_path: Path) ->
     async with desk(tmp_path) as it:
         (limited,) = terminal.tools(it.hands, memory_mb=100)
         greedy = "python3 -I -c 'x = []\nwhile True: x.append(bytes(1) * 2**20)'"
-        found = read(await limited.run(it.context(), Terminal(greedy)))
+        it.terminal = limited
+        found = await it.result(greedy)
         assert found["error"] == "killed: memory"
 
 
@@ -248,9 +250,9 @@ async def test_a_stop_ends_the_whole_tree(tmp_path: Path, rung: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(it.run, "(sleep 1000 & echo begun; sleep 1000) | cat")
             with anyio.fail_after(20):
-                await it.hands.lines(name(RUN, CallId("call")), 0, ("begun",))
+                await it.hands.lines(name(RUN, 1, CallId("call")), 0, ("begun",))
             group.cancel_scope.cancel()
-        found = it.spawner.adopt(name(RUN, CallId("call")))
+        found = it.spawner.adopt(name(RUN, 1, CallId("call")))
         assert isinstance(found, Ended)
         assert (found.cause, found.survivors) == (spawn.Cause.KILLED, ())
         assert read(await adopted(it))["error"] == "killed"
@@ -346,7 +348,7 @@ async def test_bad_arguments_are_refused_before_anybody_is_asked(
         with pytest.raises(ToolFailed, match=why):
             await it.terminal.permit(it.context(), Terminal(**asked))
         with pytest.raises(ToolFailed, match=why):
-            await it.terminal.run(it.context(), Terminal(**asked))
+            await it.execute(it.context(), Terminal(**asked))
         assert it.hands.known() == []
 
 
@@ -395,7 +397,7 @@ async def test_a_script_is_judged_as_its_text(tmp_path: Path) -> None:
         assert isinstance(found.request.what, Opaque)
         assert found.request.programs == {}
         assert set(found.request.files) == {str(it.workspace / "x.py")}
-        assert found.request.profile[2:] == ("pty", "background")
+        assert found.request.wants == Wants(background=True, terminal=True, open_input=True)
 
 
 async def test_files_that_a_line_names_are_judged_by_content(tmp_path: Path) -> None:
@@ -441,7 +443,7 @@ async def test_big_files_are_judged_by_size_and_time_and_odd_ones_not(tmp_path: 
 async def test_the_hash_is_the_same_the_next_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         first = await judged(one, "cat x", one.context("a"), stdin="in")
-        assert first.request.stdin == hashlib.sha256(b"in").hexdigest()
+        assert first.request.stdin == "in"
     async with desk(tmp_path) as two:
         context = two.context("a", hosts=("good.example",))
         then = await judged(two, "cat x", context, stdin="in")
@@ -477,7 +479,7 @@ async def test_where_nothing_can_be_told_later_the_result_says_so(tmp_path: Path
     async with desk(tmp_path) as it:
         context = it.context(origin=Origin(platform="api_server", late=False))
         asked = Terminal("cat", background=True, notify_on_complete=True, watch_patterns=["x"])
-        outcome = await it.terminal.run(context, asked)
+        outcome = await it.execute(context, asked)
         found = read(outcome)
         assert (found["status"], found["notify_on_complete"]) == ("running", False)
         assert "poll" in found["notify_unsupported"]
@@ -495,7 +497,7 @@ async def test_where_it_can_be_told_later_it_will_be(tmp_path: Path) -> None:
             "cat", background=True, notify_on_complete=True, watch_patterns=["x", "y"]
         )
         assert read(outcome) == {
-            "process_id": name(RUN, CallId("call")),
+            "process_id": name(RUN, 1, CallId("call")),
             "status": "running",
             "notify_on_complete": True,
             "watch_patterns": ["x", "y"],
@@ -510,9 +512,10 @@ async def test_a_background_command_outlives_its_call_and_has_no_time_limit(
 ) -> None:
     async with desk(tmp_path) as it:
         async with anyio.create_task_group() as group:
-            group.start_soon(it.begin, f"echo {SECRET}; read x; echo got $x")
+            begin = partial(it.begin, stdin_open=True)
+            group.start_soon(begin, f"echo {SECRET}; read x; echo got $x")
             await anyio.lowlevel.checkpoint()
-        process_id = name(RUN, CallId("call"))
+        process_id = name(RUN, 1, CallId("call"))
         await it.hands.write(process_id, b"it\n")
         ended = await it.hands.ended(process_id)
         assert (ended.exit_code, ended.tail) == (0, f"{REDACTED}\ngot it\n")
@@ -598,7 +601,7 @@ async def test_what_died_with_the_gateway_may_have_had_effects(
         assert isinstance(found, Unknown)
         assert "The gateway ended while this command ran" in found.text
         assert found.text.endswith(f"{REDACTED} first\n")
-        assert (await it.hands.ended(name(RUN, CallId("call")))).cause is Cause.RESTART
+        assert (await it.hands.ended(name(RUN, 1, CallId("call")))).cause is Cause.RESTART
         assert it.terminal.settled is not None
         it.terminal.settled(it.context())
         assert it.hands.known() == []
@@ -652,7 +655,7 @@ async def test_a_command_is_held_while_somebody_is_asked_about_a_host(tmp_path: 
         async with anyio.create_task_group() as group:
 
             async def run() -> None:
-                assert "403" in read(await it.terminal.run(context, Terminal(FETCH)))["output"]
+                assert "403" in read(await it.execute(context, Terminal(FETCH)))["output"]
 
             group.start_soon(run)
             with anyio.fail_after(20):
@@ -666,4 +669,4 @@ async def test_a_command_is_held_while_somebody_is_asked_about_a_host(tmp_path: 
 async def test_where_hosts_cannot_be_told_apart_commands_run_without(tmp_path: Path) -> None:
     async with desk(tmp_path, "L1") as it:
         context = it.context(hosts=("good.example",))
-        assert read(await it.terminal.run(context, Terminal("echo x")))["output"] == "x\n"
+        assert read(await it.execute(context, Terminal("echo x")))["output"] == "x\n"

@@ -7,6 +7,7 @@ from holdfast.core.approval import (
     ApprovalExpired,
     ApprovalGranted,
     ApprovalRequested,
+    ApprovalWithdrawn,
 )
 from holdfast.core.call import CallSettled, CallStarted, Outcome
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress, run_of
@@ -209,6 +210,8 @@ def _approval_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return "approval.responded", {"request_id": fact.request_id, "choice": "deny"}
         case ApprovalExpired():
             return "approval.expired", {"request_id": fact.request_id}
+        case ApprovalWithdrawn():
+            return "approval.withdrawn", {"request_id": fact.request_id, "reason": fact.reason}
         case _:
             return _process_event(fact)
 

@@ -1,0 +1,364 @@
+"""`holdfast gateway start|stop|restart|status`: the gateway as something that runs by itself.
+
+Where its unit is installed the service manager starts and ends it, else it is a detached
+process whose words are in the home. A stop and a restart are the operator's word either
+way: it is in the journal before anything ends.
+"""
+
+import argparse
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import aiohttp
+import anyio
+import msgspec
+
+from holdfast import config as configuration
+from holdfast import observe
+from holdfast.app import record
+from holdfast.cli import units
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.screen import Plain
+from holdfast.config import Config
+from holdfast.control import LOG, detach, recorded
+from holdfast.core.lifecycle import Wanted
+from holdfast.core.types import Value
+from holdfast.lock import FILE as LOCK
+from holdfast.lock import SOCKET, read_owner, take_lock
+
+READY_S = 60.0  # for a start: it recovers first
+END_S = 12.0  # for a stop, after the drain: more than it allows itself
+LOOK_S = 2.0
+POLL_S = 0.1
+NOT_RUNNING = 3  # as systemctl says it
+
+_LOST = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
+
+
+class _Runs(msgspec.Struct, frozen=True):
+    running: int
+    queued: int
+    waiting: int
+
+
+class _Confined(msgspec.Struct, frozen=True):
+    level: str
+    note: str
+
+
+class _Health(msgspec.Struct, frozen=True):
+    version: str
+    uptime_s: float
+    checks: dict[str, str]
+    runs: _Runs
+    sandbox: _Confined
+    paused: str
+
+
+class _Gateway(msgspec.Struct, frozen=True):
+    pid: int
+    wanted: str
+    state: str
+
+
+class Running(Value):
+    """A gateway that answers."""
+
+    pid: int
+    wanted: str
+    address: str
+    health: _Health
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what is asked for."""
+    flags = {"gateway.host": args.host, "gateway.port": args.port} if args.what == "start" else {}
+    config = load({k: v for k, v in flags.items() if v is not None})
+    if args.what == "status":
+        return anyio.run(_status, config, args.json)
+    actions: Mapping[str, Callable[[Config], Awaitable[None]]] = {
+        "start": start,
+        "stop": stop,
+        "restart": restart,
+    }
+    anyio.run(actions[args.what], config)
+    return Code.OK
+
+
+def load(flags: Mapping[str, str]) -> Config:
+    """The configuration, with the log where a terminal's belongs."""
+    config = configuration.from_process(flags)
+    observe.setup("warning", config.home / observe.CLI_LOG)
+    return config
+
+
+async def start(config: Config) -> None:
+    """Have one running; returns when it serves."""
+    if (running := await look(config)) is not None:
+        print(f"It is running already: {_described(running)}")
+        _warn(config)
+        return
+    unit = _warn(config)
+    if unit is not None and units.manager_found(unit.scope):
+        await manage(unit, "start")
+        running = await _served(config, 0, None)
+    else:
+        running = await _start_detached(config)
+    print(f"Running: {_described(running)}")
+
+
+async def _start_detached(config: Config) -> Running:
+    arguments = ["gateway", "run"]
+    for name in ("host", "port"):
+        if config.origins[f"gateway.{name}"] == "flag":
+            arguments += [f"--{name}", str(getattr(config.gateway, name))]
+    log = config.home / LOG
+    process = detach(config, arguments)
+    try:
+        return await _served(config, 0, lambda: process.poll())
+    except _Ended as ended:
+        words = [line for line in _tail(log) if not line.startswith("{")]
+        raise Exit(_code(ended.code), (words or [f"it ended; see {log}"])[-1]) from None
+
+
+def _tail(log: Path) -> list[str]:
+    return log.read_text("utf-8", "replace").splitlines()[-20:]
+
+
+def _code(code: int) -> Code:
+    return next((known for known in Code if known == code != Code.OK), Code.INTERNAL)
+
+
+async def stop(config: Config) -> None:
+    """Have none running, now and after the next boot; returns when it is gone."""
+    unit, running = units.installed(config), await look(config)
+    if running is None:
+        await _stop_nobody(config)
+    elif unit is not None and await _manages(unit, running.pid):
+        await _announced(config, unit, "stop")
+        print("Stopped.")
+    else:
+        await _order(config, "/stop")
+        await _gone(config, running.pid)
+        print("Stopped.")
+
+
+async def _stop_nobody(config: Config) -> None:
+    """It does not run; that it is to stay so is written down all the same."""
+    if (lock := take_lock(config.home)) is not None:
+        await record(config, lock, Wanted.STOPPED)
+        print("It was not running. It stays down.")
+        return
+    owner = read_owner(config.home)
+    if owner.kind == "terminal":
+        print(f"It was not running; a terminal (pid {owner.pid}) has the home.")
+        return
+    raise Exit(
+        Code.TRY_AGAIN,
+        f"the process {owner.pid} has the home and does not answer; try again, "
+        f"or end it if it hangs: kill -9 {owner.pid} (nothing accepted is lost)",
+    )
+
+
+async def restart(config: Config) -> None:
+    """Have another one running; returns when that serves."""
+    unit, running = _warn(config), await look(config)
+    if running is None:
+        await start(config)
+        return
+    if unit is not None and await _manages(unit, running.pid):
+        await _announced(config, unit, "restart")
+    else:
+        await _order(config, "/restart")
+        await _gone(config, running.pid)
+    print(f"Running: {_described(await _served(config, running.pid, None))}")
+
+
+async def _announced(config: Config, unit: units.Unit, verb: str) -> None:
+    """Say why before the service manager's signal comes; take it back if it does not."""
+    await _order(config, f"/announce/{verb}")
+    try:
+        await manage(unit, verb)
+    except Exit:
+        await _order(config, "/announce/nothing")
+        raise
+
+
+async def manage(unit: units.Unit, verb: str) -> str:
+    """Have the service manager do it; what it says."""
+    command = unit.command(verb)
+    try:
+        done = await anyio.run_process(command, check=False)
+    except OSError as error:
+        raise Exit(Code.FAILED, f"{' '.join(command)}: {error.strerror}") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise Exit(Code.FAILED, f"{' '.join(command)}: {said}")
+    return done.stdout.decode(errors="replace").strip()
+
+
+async def _manages(unit: units.Unit, pid: int) -> bool:
+    """Whether that process is the unit's."""
+    try:
+        said = await manage(unit, "pid")
+    except Exit:
+        return False
+    return str(pid) in said.replace("=", " ").split()
+
+
+def _warn(config: Config) -> units.Unit | None:
+    """The installed unit; if it is not what it should be, that is said."""
+    unit = units.installed(config)
+    if unit is not None and (what := units.disagreement(config, unit)):
+        Plain().note(what)
+    return unit
+
+
+async def look(config: Config) -> Running | None:
+    """The gateway that serves the home, if one does."""
+    try:
+        gateway = msgspec.json.decode(await _ask(config, "GET", ""), type=_Gateway)
+        health = await _ask(config, "GET", "/health/detailed", root="")
+        address = read_owner(config.home).address
+        return Running(
+            gateway.pid, gateway.wanted, address, msgspec.json.decode(health, type=_Health)
+        )
+    except _LOST:
+        return None
+
+
+async def _order(config: Config, path: str) -> None:
+    try:
+        await _ask(config, "POST", path)
+    except _LOST as error:
+        what = f"the gateway did not take the order ({type(error).__name__}); try again"
+        raise Exit(Code.TRY_AGAIN, what) from None
+
+
+async def _ask(config: Config, method: str, path: str, root: str = "/v1/gateway") -> bytes:
+    timeout = aiohttp.ClientTimeout(total=LOOK_S)
+    connector = aiohttp.UnixConnector(str(config.home / SOCKET))
+    async with (
+        aiohttp.ClientSession("http://localhost", connector=connector, timeout=timeout) as http,
+        http.request(method, root + path) as response,
+    ):
+        content = await response.read()
+        if response.status >= 300 and response.status != 503:  # unwell, but it answers
+            raise aiohttp.ClientPayloadError(f"the answer is {response.status}")
+        return content
+
+
+class _Ended(Exception):
+    """What was started has ended before it served."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+async def _served(config: Config, before: int, ended: Callable[[], int | None] | None) -> Running:
+    """Whoever serves the home next, and is not the process `before`."""
+    with anyio.move_on_after(READY_S):
+        while True:
+            running = await look(config)
+            if running is not None and running.pid != before and _is_up(running):
+                return running
+            if ended is not None and (code := ended()) is not None:
+                raise _Ended(code)
+            await anyio.sleep(POLL_S)
+    raise Exit(Code.TRY_AGAIN, f"it does not serve after {READY_S:g} s; see: holdfast gateway logs")
+
+
+def _is_up(running: Running) -> bool:
+    return running.health.checks.get("process") == "ready"
+
+
+async def _gone(config: Config, pid: int) -> None:
+    """Return when the process has ended."""
+    wait_s = config.gateway.drain_s + END_S
+    with anyio.move_on_after(wait_s):
+        await _end_of(pid)
+        return
+    raise Exit(Code.TRY_AGAIN, f"the process {pid} has not ended after {wait_s:g} s")
+
+
+async def _end_of(pid: int) -> None:
+    try:
+        if sys.platform == "linux":  # also of one that nobody has buried yet
+            descriptor = os.pidfd_open(pid)
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+            return
+        while True:
+            os.kill(pid, 0)
+            await anyio.sleep(POLL_S)
+    except ProcessLookupError:
+        return
+
+
+def _described(running: Running) -> str:
+    return f"pid {running.pid}, {running.address}"
+
+
+async def _status(config: Config, as_json: bool) -> int:  # noqa: FBT001  the flag as it was given
+    running, unit = await look(config), units.installed(config)
+    wrong = units.disagreement(config, unit) if unit is not None else ""
+    lines = {**(await _shown(config, running)), "unit": _unit_line(unit, wrong)}
+    if as_json:
+        print(msgspec.json.encode(lines).decode())
+    else:
+        print("\n".join(f"{name:8} {text}" for name, text in lines.items()))
+    if running is None:
+        return NOT_RUNNING
+    unwell = wrong or running.health.paused or running.health.checks.get("journal") != "ok"
+    return Code.FAILED if unwell else Code.OK
+
+
+def _unit_line(unit: units.Unit | None, wrong: str) -> str:
+    if unit is None:
+        return "none installed; to have one: holdfast gateway install"
+    return wrong or str(unit.path)
+
+
+async def _shown(config: Config, running: Running | None) -> dict[str, str]:
+    if running is None:
+        known = await recorded(config.home)
+        wanted = known.wanted if known is not None else Wanted.RUNNING
+        return {"state": _who_has(config.home), "wanted": str(wanted)}
+    health = running.health
+    since = datetime.fromtimestamp(time.time() - health.uptime_s, UTC).astimezone()  # noqa: TID251  for the eye only
+    counts = health.runs
+    paused = f"; no work is done: {health.paused}" if health.paused else ""
+    journal = health.checks.get("journal", "ok")
+    return {
+        "state": health.checks.get("process", "") + ("" if journal == "ok" else f"; {journal}"),
+        "wanted": running.wanted,
+        "pid": str(running.pid),
+        "since": f"{since:%Y-%m-%d %H:%M:%S}",
+        "address": running.address,
+        "version": health.version,
+        "runs": f"{counts.running} running, {counts.queued} queued, {counts.waiting} waiting",
+        "sandbox": (health.sandbox.note or "not known yet") + paused,
+    }
+
+
+def _who_has(home: Path) -> str:
+    """Nobody answers as a gateway: why."""
+    try:
+        with open(home / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = read_owner(home)
+        if owner.kind == "terminal":
+            return f"not running; a terminal (pid {owner.pid}) has the home"
+        return f"starting, ending or hung: pid {owner.pid} has the home and does not answer"
+    except OSError:
+        pass
+    return "not running"

@@ -1,0 +1,127 @@
+"""`holdfast gateway install|uninstall|logs`: its unit, and what it has said."""
+
+import argparse
+import os
+import pwd
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+
+from holdfast import config as configuration
+from holdfast.cli import gateway_service, units
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.gateway_service import manage
+from holdfast.config import Config
+from holdfast.control import LOG
+
+FOLLOW_S = 0.25
+
+
+def main(args: argparse.Namespace) -> int:
+    """Do what is asked for."""
+    config = gateway_service.load({})
+    match args.what:
+        case "install":
+            _install(config, args)
+        case "uninstall":
+            _uninstall(config)
+        case _:
+            _logs(config, args.lines, args.follow)
+    return Code.OK
+
+
+def _install(config: Config, args: argparse.Namespace) -> None:
+    scope = units.Scope.SYSTEM if args.system else units.here()
+    user = (args.user or _owner_of(config.home)) if args.system else ""
+    unit = units.unit(config, scope, configuration.search_path(), user)
+    if args.print:
+        print(unit.text, end="")
+        return
+    if unit.path.exists() and unit.path.read_text("utf-8", "replace") != unit.text:
+        if not args.force:
+            system = " --system" if args.system else ""
+            mend = f"to replace it: {units.MEND}{system}"
+            raise Exit(Code.FAILED, f"{unit.path} is there already, and is another; {mend}")
+    _write(unit)
+    print(f"Written: {unit.path}")
+    for verb in ("reload", "enable"):
+        anyio.run(manage, unit, verb)
+    for hint in _hints(config, scope):
+        print(hint)
+
+
+def _owner_of(home: Path) -> str:
+    """Whose home it is; who we are, if there is none yet."""
+    return home.owner() if home.exists() else pwd.getpwuid(os.getuid()).pw_name
+
+
+def _write(unit: units.Unit) -> None:
+    """The whole of it, or what was there before."""
+    draft = unit.path.with_suffix(".new")
+    try:
+        unit.path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(unit.text, "utf-8")
+        draft.chmod(0o644)
+        draft.replace(unit.path)
+    except OSError as error:
+        raise Exit(Code.FAILED, f"cannot write {unit.path}: {error.strerror}") from None
+
+
+def _hints(config: Config, scope: units.Scope) -> Iterator[str]:
+    for name, key in configuration.ENVIRONMENT.items():
+        if config.origins[key] == f"environment {name}":
+            yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
+    if scope is units.Scope.USER:
+        yield "It ends when you log out, unless: loginctl enable-linger"
+    yield "To start it, or to start it anew: holdfast gateway restart"
+
+
+def _uninstall(config: Config) -> None:
+    unit = units.installed(config)
+    if unit is None:
+        print("No unit is installed for this home.")
+        return
+    anyio.run(gateway_service.stop, config)
+    anyio.run(manage, unit, "disable")
+    unit.path.unlink()
+    anyio.run(manage, unit, "reload")
+    print(f"Removed: {unit.path}. The home {config.home} is untouched.")
+
+
+def _logs(config: Config, lines: int, follow: bool) -> None:  # noqa: FBT001  the flag as given
+    unit = units.installed(config)
+    if unit is not None and unit.logs and shutil.which(unit.logs[0]):
+        sys.stdout.flush()
+        more = ("--follow",) if follow else ()
+        os.execvp(unit.logs[0], [*unit.logs, "--lines", str(lines), *more])
+    log = config.home / LOG
+    if not log.exists() and not follow:
+        hint = "a gateway that runs in a terminal says it there"
+        raise Exit(Code.FAILED, f"{log} does not exist: none was started in the background; {hint}")
+    for text in _read(log, lines, follow):
+        print(text, end="", flush=True)
+
+
+def _read(log: Path, lines: int, follow: bool) -> Iterator[str]:  # noqa: FBT001  likewise
+    """The last lines of the file, then those that come; also in one that takes its place."""
+    known, at = None, 0
+    while True:
+        try:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                found = os.fstat(file.fileno())
+                if known is None:
+                    yield from deque(file, lines)
+                else:
+                    file.seek(at if known == found.st_ino and at <= found.st_size else 0)
+                    yield from file
+                known, at = found.st_ino, file.tell()
+        except FileNotFoundError:
+            known = known or 0
+        if not follow:
+            return
+        time.sleep(FOLLOW_S)

@@ -1,0 +1,230 @@
+"""The gateway as a service of the system: the unit, written from the settings, and who runs it.
+
+A unit is never edited: it is written anew (`holdfast gateway install --force`). One that is
+not what would be written now is told of with that command, because a stop timeout shorter
+than the drain would have the gateway killed in the middle of it.
+"""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from holdfast.config import LAUNCHD_LABEL, Config
+from holdfast.control import COMMAND, LOG
+from holdfast.core.types import Value
+
+NAME = "holdfast-gateway.service"
+PLIST = f"{LAUNCHD_LABEL}.plist"
+MEND = "holdfast gateway install --force"
+WATCHDOG_S = 30
+STOP_AT_LEAST_S = 90.0
+AFTER_DRAIN_S = 30.0
+SYSTEM_UNITS = Path("/etc/systemd/system")
+
+
+class Scope(StrEnum):
+    """Whose service it is."""
+
+    USER = "user"
+    SYSTEM = "system"
+    LAUNCHD = "launchd"  # macOS: the user's agent
+
+
+class Unit(Value):
+    """A service: where it is written, and what."""
+
+    scope: Scope
+    path: Path
+    text: str
+
+    def command(self, verb: str) -> tuple[str, ...]:
+        """What makes the service manager `verb` it: start, stop, restart, enable, disable."""
+        match self.scope:
+            case Scope.USER:
+                return ("systemctl", "--user", *_SYSTEMD[verb])
+            case Scope.SYSTEM:
+                return ("systemctl", *_SYSTEMD[verb])
+            case Scope.LAUNCHD:
+                words = (w.format(domain=_domain(), path=self.path) for w in _LAUNCHD[verb])
+                return ("launchctl", *words)
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """What shows its words; empty: they are in the home."""
+        match self.scope:
+            case Scope.USER:
+                return ("journalctl", "--user", "--unit", NAME)
+            case Scope.SYSTEM:
+                return ("journalctl", "--unit", NAME)
+            case Scope.LAUNCHD:
+                return ()
+
+
+_SYSTEMD: Mapping[str, tuple[str, ...]] = {
+    "reload": ("daemon-reload",),
+    "enable": ("enable", NAME),
+    "disable": ("disable", NAME),
+    "start": ("start", NAME),
+    "stop": ("stop", NAME),
+    "restart": ("restart", NAME),
+    "pid": ("show", "--property=MainPID", "--value", NAME),
+}
+_LAUNCHD: Mapping[str, tuple[str, ...]] = {
+    "reload": ("print", "{domain}"),
+    "enable": ("bootstrap", "{domain}", "{path}"),
+    "disable": ("bootout", f"{{domain}}/{LAUNCHD_LABEL}"),
+    "start": ("kickstart", f"{{domain}}/{LAUNCHD_LABEL}"),
+    "stop": ("kill", "SIGTERM", f"{{domain}}/{LAUNCHD_LABEL}"),
+    "restart": ("kickstart", "-k", f"{{domain}}/{LAUNCHD_LABEL}"),
+    "pid": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
+}
+
+
+def _domain() -> str:
+    return f"gui/{os.getuid()}"
+
+
+def unit(config: Config, scope: Scope, search: str, user: str = "") -> Unit:
+    """The unit as it would be written now. `search` is the PATH that commands are found by."""
+    match scope:
+        case Scope.USER:
+            path = config.user_config / "systemd" / "user" / NAME
+            return Unit(scope, path, _systemd(config, search, ""))
+        case Scope.SYSTEM:
+            return Unit(scope, SYSTEM_UNITS / NAME, _systemd(config, search, user))
+        case Scope.LAUNCHD:
+            path = config.user_home / "Library" / "LaunchAgents" / PLIST
+            return Unit(scope, path, _launchd(config, search))
+
+
+def here() -> Scope:
+    """Whose service an ordinary user installs on this system."""
+    return Scope.LAUNCHD if platform.system() == "Darwin" else Scope.USER
+
+
+def stop_timeout_s(config: Config) -> float:
+    """How long a stop may take before the service manager kills: never less than the drain."""
+    return max(STOP_AT_LEAST_S, config.gateway.drain_s + AFTER_DRAIN_S)
+
+
+def installed(config: Config) -> Unit | None:
+    """The unit on disk that serves this home, the user's before the system's."""
+    scopes = (Scope.LAUNCHD,) if here() is Scope.LAUNCHD else (Scope.USER, Scope.SYSTEM)
+    for scope in scopes:
+        path = unit(config, scope, "").path
+        try:
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if _home_line(config, scope) in text:
+            return Unit(scope, path, text)
+    return None
+
+
+def disagreement(config: Config, found: Unit) -> str:
+    """What an installed unit says other than the settings do, and what mends it; or nothing."""
+    wanted = unit(config, found.scope, "").text
+    if (one := next(_missing(wanted, found.text), None)) is None:
+        return ""
+    system = " --system" if found.scope is Scope.SYSTEM else ""
+    return f"{found.path} is not what the settings ask for ({one}); to mend it: {MEND}{system}"
+
+
+def _missing(wanted: str, found: str) -> Iterator[str]:
+    """The lines that should be there and are not; whose service it is, and PATH, may differ."""
+    there = {line.strip() for line in found.splitlines()}
+    for line in wanted.splitlines():
+        known = line.strip()
+        if known and known not in there and not known.startswith(_MAY_DIFFER):
+            yield known
+
+
+_PATH_KEY = "<key>PATH</key>"
+_MAY_DIFFER = ("#", "User=", 'Environment="PATH=', _PATH_KEY)
+
+
+def _home_line(config: Config, scope: Scope) -> str:
+    if scope is Scope.LAUNCHD:
+        return f"<key>HOLDFAST_HOME</key><string>{escape(str(config.home))}</string>"
+    return f"Environment={_quoted(f'HOLDFAST_HOME={config.home}')}"
+
+
+def _systemd(config: Config, search: str, user: str) -> str:
+    # `$` is only looked at in commands, `%` everywhere.
+    command = " ".join(_quoted(word).replace("$", "$$") for word in (*COMMAND, "gateway", "run"))
+    whose = [f"User={user}"] if user else []
+    target = "multi-user.target" if user else "default.target"
+    return "\n".join(
+        [
+            "# Written by `holdfast gateway install`; changes belong into config.toml.",
+            "[Unit]",
+            "Description=Holdfast gateway",
+            "After=network-online.target",
+            "StartLimitIntervalSec=0",
+            "",
+            "[Service]",
+            "Type=notify",
+            *whose,
+            f"ExecStart={command}",
+            _home_line(config, Scope.USER),
+            f"Environment={_quoted(f'PATH={search}')}",
+            "Restart=always",
+            "RestartSec=1",
+            "RestartPreventExitStatus=78",
+            "KillMode=mixed",
+            "TimeoutStartSec=infinity",
+            f"TimeoutStopSec={stop_timeout_s(config):g}",
+            f"WatchdogSec={WATCHDOG_S}",
+            "OOMPolicy=continue",
+            "NoNewPrivileges=yes",
+            "UMask=0077",
+            "",
+            "[Install]",
+            f"WantedBy={target}",
+            "",
+        ]
+    )
+
+
+def _quoted(word: str) -> str:
+    """A word as systemd reads it back."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
+
+
+def _launchd(config: Config, search: str) -> str:
+    words = "".join(f"    <string>{escape(w)}</string>\n" for w in (*COMMAND, "gateway", "run"))
+    log = escape(str(config.home / LOG))
+    # It is started again after an end with another code than 0, not after a stop.
+    return f"""<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+  <key>Label</key><string>{LAUNCHD_LABEL}</string>
+  <key>ProgramArguments</key>
+  <array>
+{words}  </array>
+  <key>EnvironmentVariables</key>
+  <dict>
+    {_home_line(config, Scope.LAUNCHD)}
+    {_PATH_KEY}<string>{escape(search)}</string>
+  </dict>
+  <key>RunAtLoad</key><true/>
+  <key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>
+  <key>ThrottleInterval</key><integer>1</integer>
+  <key>ExitTimeOut</key><integer>{stop_timeout_s(config):.0f}</integer>
+  <key>Umask</key><integer>63</integer>
+  <key>StandardOutPath</key><string>{log}</string>
+  <key>StandardErrorPath</key><string>{log}</string>
+</dict>
+</plist>
+"""
+
+
+def manager_found(scope: Scope) -> bool:
+    """Whether the program that runs such services is there."""
+    return shutil.which("launchctl" if scope is Scope.LAUNCHD else "systemctl") is not None

@@ -1,0 +1,156 @@
+"""The operator's word to the process itself: stop, restart, start; and how that is done.
+
+A stop is written down before anything ends: whoever boots the machine next will find it.
+Where a supervisor does the ending, the word is announced first and its signal follows.
+
+A restart comes back by itself: systemd is asked for one, which happens at once whatever the
+unit says of restarts; launchd starts again what ends with 75; and where nobody supervises, a
+successor is started right away, detached, and waits for the home until we are gone.
+"""
+
+import os
+import re
+import sqlite3
+import subprocess  # noqa: TID251  another of ourselves, and no tool's process
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from holdfast import config as configuration
+from holdfast.config import Config
+from holdfast.core.intents import Principal
+from holdfast.core.lifecycle import Event, Reason, Recorded, Supervisor, Wanted, remember
+from holdfast.engine.service import Service
+from holdfast.engine.standing import KEY
+from holdfast.journal.blobs import Blobs
+from holdfast.journal.sqlite_reader import SqliteReader
+
+JOURNAL = "journal.db"
+LOG = "log/gateway.log"  # below the home: what a detached gateway says
+LOG_BYTES = 10_000_000  # a longer one is set aside when the next gateway begins
+MANAGER_S = 5.0
+
+EVENTS = Event.__args__
+_UNIT = re.compile(r"^0::(?P<path>/.*/(?P<unit>[^/]+\.service))$", re.MULTILINE)
+
+
+class Control:
+    """What the operator's door may ask of this process."""
+
+    def __init__(
+        self, service: Service, supervisor: Supervisor, succeed: Callable[[], None]
+    ) -> None:
+        self._service = service
+        self._supervisor = supervisor
+        self._succeed = succeed
+        self._ending = anyio.Event()
+        self.reason = Reason.SIGNAL  # what the next end means
+
+    async def ended(self) -> Reason:
+        """Return, with the reason, once an end was asked for."""
+        await self._ending.wait()
+        return self.reason
+
+    async def recorded(self, by: Principal) -> Recorded:
+        """What is wanted of the gateway, and what it has said of itself."""
+        return await self._service.recorded(by)
+
+    async def announce(self, by: Principal, reason: Reason) -> None:
+        """The supervisor is about to end us, and this is why. Durable when this returns."""
+        stops = reason is Reason.STOP
+        await self._service.want(by, Wanted.STOPPED if stops else Wanted.RUNNING)
+        self.reason = reason
+
+    async def stop(self, by: Principal) -> None:
+        """End, and stay down."""
+        await self.announce(by, Reason.STOP)
+        self._ending.set()
+
+    async def restart(self, by: Principal) -> None:
+        """End, and come back."""
+        await self.announce(by, Reason.RESTART)
+        match self._supervisor:
+            case Supervisor.SYSTEMD:
+                if await _ask_systemd():
+                    return  # its signal follows
+            case Supervisor.NONE:
+                self._succeed()
+            case Supervisor.LAUNCHD:
+                pass  # the exit code says it
+        self._ending.set()
+
+
+async def recorded(home: Path) -> Recorded | None:
+    """What the journal says of the gateway, read past whoever has it open; None: nothing yet."""
+    try:
+        reader = SqliteReader(home / JOURNAL, Blobs(home))
+    except sqlite3.Error:
+        return None
+    try:
+        known, row = Recorded(), await reader.head(KEY)
+        records = await reader.facts(row.stream, EVENTS, ()) if row is not None else ()
+        for record in records:
+            if isinstance(record.fact, Event):
+                known = remember(known, record.fact, record.at)
+        return known if records else None
+    finally:
+        reader.close_readers()
+
+
+async def _ask_systemd() -> bool:
+    """Have systemd restart our unit; whether it will."""
+    try:
+        command = restart_command(await anyio.Path("/proc/self/cgroup").read_text())
+        if command is None:
+            return False
+        with anyio.fail_after(MANAGER_S):
+            done = await anyio.run_process(command, check=False)
+    except (OSError, TimeoutError):
+        return False
+    return done.returncode == 0
+
+
+def restart_command(cgroup: str) -> tuple[str, ...] | None:
+    """What makes systemd restart the unit whose process has this /proc/self/cgroup."""
+    found = _UNIT.search(cgroup)
+    if found is None or found["unit"].startswith("user@"):
+        return None
+    user = ("--user",) if "/user@" in found["path"] else ()
+    return ("systemctl", *user, "--no-block", "restart", found["unit"])
+
+
+def detach(config: Config, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start `holdfast` with these arguments on its own: no terminal, its words in the log."""
+    path = log_file(config.home)
+    environment = {**configuration.environment(config), "HOLDFAST_HOME": str(config.home)}
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd=config.home,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
+# -P: what lies in the working directory is no part of us.
+COMMAND = (sys.executable, "-P", "-m", "holdfast")
+
+
+def log_file(home: Path) -> Path:
+    """Where a detached gateway's words go; one that has grown long is set aside first."""
+    path = home / LOG
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return path
