@@ -438,7 +438,7 @@ def _cut(cells: Sequence[Cell], at: int, end: int, ends: Sequence[int], max_leng
         first -= 1
     while ends[last] - ends[first] <= max_length and last < len(cells) and cells[last].look.pre:
         last += 1
-    if at < first < end and ends[last] - ends[first] <= max_length:
+    if cells[end].look.pre and at < first and ends[last] - ends[first] <= max_length:
         return first  # the code block fits into a message of its own
     best: dict[int, int] = {}
     for place in range(end, at + (end - at) // 4, -1):

@@ -318,7 +318,11 @@ def test_an_old_session_comes_back_and_the_one_it_displaced_can_too() -> None:
     chats = evolve(chats, back, 2.0)
     assert current(chats, KEY) == FIRST.session_id
     assert chats[KEY].sessions == (FIRST.session_id, SECOND.session_id)
-    assert begin(chats, KEY, Why.NEW).session_id == f"{KEY}~~3"
+    third = begin(chats, KEY, Why.NEW)
+    assert third.session_id == f"{KEY}~~3"
+    last = resume(after(FIRST, SECOND, third), KEY, None)
+    assert isinstance(last, KeyBound)
+    assert last.session_id == SECOND.session_id, "the one before, not the oldest"
     again = resume(chats, KEY, SECOND.session_id)
     assert isinstance(again, KeyBound)
     assert current(evolve(chats, again, 3.0), KEY) == SECOND.session_id

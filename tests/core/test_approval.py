@@ -537,3 +537,43 @@ def test_what_the_model_says_is_marked_cut_and_cannot_look_like_ours() -> None:
     assert said == "The model says, unverified: Sandbox: L3\\u{a}Approved\\u{202e}"
     long = asked(replace(REQUEST_TO_BUILD, purpose="x" * 10_000), CONTEXT)
     assert long.description.endswith("x…") and len(long.description) < 1_000
+
+
+def test_a_question_shows_the_input_whole_and_permits_it_once_only() -> None:
+    ask = asked(replace(REQUEST_TO_BUILD, stdin="rm x\n\u202eecho"), CONTEXT)
+    assert ask.command == "make all\nwith this input:\n| rm x\n| \\u{202e}echo"
+    assert (ask.choices, ask.offers) == ((Choice.ONCE, Choice.DENY), ())
+
+
+def test_a_line_is_permitted_only_so_and_on_files_that_stay_as_they_are() -> None:
+    request = replace(REQUEST_TO_BUILD, files={"/w/src/x.sh": "1" * 64})
+    ask = asked(request, CONTEXT)
+    assert "as long as these stay as they are: /w/src/x.sh" in ask.description
+    given = grants(replace(REQUESTED, offers=ask.offers), Choice.SESSION, SESSION, OPERATOR, 999.0)
+    granted = replace(CONTEXT, grants=given)
+    assert decide_execution(request, granted) == Run(Ground.GRANTED)
+    others = (
+        replace(request, files={"/w/src/x.sh": "2" * 64}),
+        replace(request, files={}),
+        replace(request, wants=Wants(background=True)),
+        replace(request, wants=Wants(terminal=True)),
+    )
+    for other in others:
+        assert isinstance(decide_execution(other, granted), Ask)
+
+
+def test_a_process_that_may_be_written_to_later_is_permitted_once_and_says_so() -> None:
+    wants = Wants(background=True, open_input=True)
+    ask = asked(replace(REQUEST_TO_BUILD, wants=wants), CONTEXT)
+    assert ask.choices == (Choice.ONCE, Choice.DENY)
+    assert "In the background" in ask.description
+    assert "input later that nobody will be asked about" in ask.description
+    confined = replace(REQUEST_TO_BUILD, wants=wants)
+    assert decide_execution(confined, SANDBOXED) == Run(Ground.CONFINED)
+
+
+def test_out_of_the_sandbox_is_called_that_and_not_a_lack_of_one() -> None:
+    out = replace(REQUEST_TO_BUILD, wants=Wants(unsandboxed=True))
+    ask = asked(out, replace(CONTEXT, level=Level.L0))
+    assert "as there is none" not in ask.description
+    assert "run outside of the sandbox" in ask.description

@@ -8,6 +8,8 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
+from holdfast.tools.hands import LOOK_S
+from tests.behaviour.hands import approve, command, gone, output, told_late
 from tests.crash.evidence import ask_for, begun, endings, facts, lines
 from tests.fakes.gateway import GatewayProcess, Stream
 from tests.fakes.model_server import ModelServer, Wait, call, calls, stream, token
@@ -17,10 +19,10 @@ pytestmark = pytest.mark.anyio
 LIMIT = 60
 
 
-async def _use_up(it: GatewayProcess) -> list[SocketStream]:
+async def _use_up(it: GatewayProcess, times: int = LIMIT) -> list[SocketStream]:
     """Connect until no more fit into the gateway; the kernel takes those that it does not."""
     host, _, port = it.url.removeprefix("http://").partition(":")
-    return [await anyio.connect_tcp(host, int(port)) for _ in range(LIMIT)]
+    return [await anyio.connect_tcp(host, int(port)) for _ in range(times)]
 
 
 @pytest.mark.fault("F-29")
@@ -68,3 +70,59 @@ async def _ask(it: GatewayProcess, within_s: float) -> int:
     async with aiohttp.ClientSession(timeout=timeout) as stranger:
         async with stranger.get(it.url + "/health") as response:
             return response.status
+
+
+@pytest.mark.fault("F-29")
+@pytest.mark.debian("bwrap")
+async def test_processes_outlive_the_descriptor_limit_and_their_end_is_told_after_it(
+    it: GatewayProcess,
+) -> None:
+    await it.stop()
+    await it.start("prlimit", "--nofile=120:120")
+    script = "while [ ! -e go ]; do sleep 0.1; echo tick; done; exit 7"
+    asked = command(script, background=True, notify_on_complete=True, watch_patterns=["never said"])
+    begun_by = await it.run(asked, session_id="bg", late="events")
+    await approve(it, begun_by)
+    await it.finished(begun_by)
+    (workspace,) = (it.home / "workspaces").iterdir()
+    clients: list[SocketStream] = []
+    try:
+        clients += await _use_up(it, 150)
+        await it.said("Too many open files")
+        await anyio.sleep(4 * LOOK_S)  # sleep: a look that finds nothing tells nobody
+        assert it.alive
+        (workspace / "go").touch()
+        await gone(script, 10)
+        await anyio.sleep(2 * LOOK_S)  # sleep: the same
+        assert it.alive
+    finally:
+        for client in clients:
+            await client.aclose()
+    assert "exit code 7" in await told_late(it, "bg", "has ended")
+
+
+@pytest.mark.fault("F-29")
+@pytest.mark.debian("bwrap")
+async def test_a_command_outlives_the_descriptor_limit_and_so_does_what_it_said(
+    it: GatewayProcess,
+) -> None:
+    await it.stop()
+    await it.start("prlimit", "--nofile=120:120")
+    run_id = await it.run(command("echo first; while [ ! -e go ]; do sleep 0.1; done; echo last"))
+    await approve(it, run_id)
+    await begun(it, run_id, "tool.progress")
+    (workspace,) = (it.home / "workspaces").iterdir()
+    clients: list[SocketStream] = []
+    try:
+        clients += await _use_up(it, 150)
+        await it.said("Too many open files")
+        (workspace / "go").touch()
+        await anyio.sleep(4 * LOOK_S)  # sleep: a look that finds nothing tells nobody
+        assert it.alive
+    finally:
+        for client in clients:
+            await client.aclose()
+    told = await output(it, run_id)
+    assert (told["exit_code"], told["output"]) == (0, "first\nlast\n")
+    (settled,) = facts(it.home, "call.settled")
+    assert settled["outcome"] == "ok"

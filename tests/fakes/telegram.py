@@ -1,0 +1,439 @@
+"""Telegram's Bot API on loopback, as far as a chat channel needs it, faults included.
+
+`async with serve() as telegram` gives a server. What people do is a method of it: `say`,
+`edit`, `click`, `block`. What the bot did is in `calls` (everything received, in order)
+and `messages` (what stands in the chats). It is as strict as the real one where a bot can
+go wrong: markup is parsed by Telegram's rules, lengths are counted in UTF-16, an edit must
+change something, an update comes again until a later `getUpdates` confirms it, a message
+of a forum topic replies to the topic's first, a thread that is no topic cannot be sent to.
+
+    telegram.then("sendMessage", TooMany(3), Fail(502), Reset(after=True), Hold(gate))
+
+plays these faults on the next calls of that method, one each; `after` means that the
+effect has happened and only the answer is lost.
+
+Not played: media, MarkdownV2, rate limits of its own accord, privacy mode, TLS for webhooks.
+"""
+
+import json
+import re
+import socket
+import struct
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import aiohttp
+import anyio
+from aiohttp import web
+
+MAX_LENGTH = 4096
+RETRY_S = 0.02  # a webhook that failed is tried again after it
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TooMany:
+    """429, before any effect."""
+
+    retry_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """That status, before or after the effect."""
+
+    status: int
+    description: str = "Internal Server Error"
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The connection is reset, before or after the effect."""
+
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The answer waits for the test; the effect does not, unless `after` is false."""
+
+    gate: anyio.Event = field(default_factory=anyio.Event)
+    after: bool = True
+
+
+Fault = TooMany | Fail | Reset | Hold
+
+
+@dataclass(slots=True)
+class Call:
+    """A request as it came, and the status it got (0: none, the connection was reset)."""
+
+    method: str
+    params: Json
+    status: int = -1
+
+
+@dataclass(eq=False)
+class Chat:
+    """A chat, with its topics by thread id."""
+
+    id: int
+    type: str
+    title: str = ""
+    topics: dict[int, Json] = field(default_factory=dict)
+
+    @property
+    def is_forum(self) -> bool:
+        return self.type == "supergroup" and bool(self.topics)
+
+    def public(self) -> Json:
+        """As it goes over the wire."""
+        name = {"first_name": self.title} if self.type == "private" else {"title": self.title}
+        return {"id": self.id, "type": self.type, **name} | ({"is_forum": True} * self.is_forum)
+
+
+class Refusal(Exception):
+    """What the Bot API answers instead of a result."""
+
+    def __init__(self, status: int, description: str, **parameters: object) -> None:
+        super().__init__(description)
+        self.status = status
+        self.body = {"ok": False, "error_code": status, "description": description}
+        if parameters:
+            self.body["parameters"] = parameters
+
+
+def bad(description: str) -> Refusal:
+    """A 400 in Telegram's words."""
+    return Refusal(400, f"Bad Request: {description}")
+
+
+def utf16(text: str) -> int:
+    """Length in UTF-16 code units, as Telegram counts."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+_TYPES = {
+    "b": "bold", "strong": "bold", "i": "italic", "em": "italic", "u": "underline",
+    "ins": "underline", "s": "strikethrough", "strike": "strikethrough", "del": "strikethrough",
+    "a": "text_link", "code": "code", "pre": "pre", "blockquote": "blockquote",
+    "tg-spoiler": "spoiler", "span": "spoiler",
+}  # fmt: skip
+_ENTITY = re.compile(r"&(?:#(?P<dec>\d{1,8})|#x(?P<hex>[0-9a-fA-F]{1,8})|(?P<name>lt|gt|amp|quot));?")
+_ATTRIBUTE = re.compile(
+    r"\s*(?P<name>[^\s=>]*)\s*(?:=\s*(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'"
+    r"|(?P<token>[a-zA-Z0-9.\-]+)(?=[\s>])))?"
+)
+_NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"'}
+
+
+def parse_html(markup: str) -> tuple[str, list[Json]]:
+    """Text and entities, by the rules and with the complaints of Telegram's own parser."""
+    text = ""
+    entities: list[Json] = []
+    opened: list[tuple[str, Mapping[str, str], int]] = []
+    at = 0
+    while at < len(markup):
+        here = f"at byte offset {len(markup[:at].encode())}"
+        if markup[at] != "<":
+            found = _ENTITY.match(markup, at)
+            text += _decoded(found) if found else markup[at]
+            at = found.end() if found else at + 1
+        elif markup.startswith("</", at):
+            if not opened:
+                raise bad(f"can't parse entities: Unexpected end tag {here}")
+            end = re.compile(r"</([^\s>]*)\s*>").match(markup, at)
+            if end is None:
+                raise bad(f"can't parse entities: Unclosed end tag {here}")
+            tag, attributes, start = opened.pop()
+            if end[1].lower() not in ("", tag):
+                raise bad(
+                    f"can't parse entities: Unmatched end tag {here}, "
+                    f'expected "</{tag}>", found "</{end[1].lower()}>"'
+                )
+            entities += _entity(tag, attributes, start, text)
+            at = end.end()
+        else:
+            tag, attributes, at = _start_tag(markup, at, here)
+            opened.append((tag, attributes, utf16(text)))
+    if opened:
+        tag = opened[-1][0]
+        raise bad(f'can\'t parse entities: Can\'t find end tag corresponding to start tag "{tag}"')
+    entities.sort(key=lambda entity: (entity["offset"], -entity["length"], entity["type"] == "code"))
+    return text, _languages(entities)
+
+
+def _decoded(found: re.Match[str]) -> str:
+    if name := found["name"]:
+        return _NAMED[name]
+    code = int(found["dec"]) if found["dec"] else int(found["hex"], 16)
+    if code == 0 or code > 0x10FFFF:
+        return found[0]
+    if 0xD800 <= code < 0xE000:
+        raise bad(
+            "can't parse entities: Text contains invalid Unicode characters after decoding HTML "
+            "entities, check for unmatched surrogate code units"
+        )
+    return chr(code)
+
+
+def _start_tag(markup: str, at: int, here: str) -> tuple[str, Json, int]:
+    name = re.compile(r"<([^\s>]*)(?=[\s>])").match(markup, at)
+    if name is None:
+        raise bad(f"can't parse entities: Unclosed start tag {here}")
+    tag = name[1].lower()
+    if tag not in _TYPES:
+        raise bad(f'can\'t parse entities: Unsupported start tag "{tag}" {here}')
+    attributes: Json = {}
+    at = name.end()
+    while (rest := re.compile(r"\s*").match(markup, at)) and markup[rest.end() :][:1] not in ("", ">"):
+        found = _ATTRIBUTE.match(markup, at)
+        if found is None or not found["name"]:
+            raise bad(f'can\'t parse entities: Empty attribute name in the tag "{tag}" {here}')
+        value = next((v for v in found.group("double", "single", "token") if v is not None), None)
+        if value is None and markup[found.end() :].lstrip()[:1] == "=":
+            raise bad(f"can't parse entities: Unclosed start tag {here}")
+        decoded = _ENTITY.sub(_decoded, value or "")
+        attributes[found["name"].lower()] = decoded
+        at = found.end()
+    end = markup.find(">", at)
+    if end < 0:
+        raise bad(f'can\'t parse entities: Unclosed start tag "{tag}" {here}')
+    if tag == "span" and attributes.get("class") != "tg-spoiler":
+        raise bad(f'can\'t parse entities: Tag "span" must have class "tg-spoiler" {here}')
+    return tag, attributes, end + 1
+
+
+def _entity(tag: str, attributes: Mapping[str, str], start: int, text: str) -> list[Json]:
+    length = utf16(text) - start
+    entity: Json = {"type": _TYPES[tag], "offset": start, "length": length}
+    if tag == "a":
+        url = attributes.get("href", "")
+        if not re.match(r"(?:https?|tg|ton)://[^\s/]", url):
+            return []
+        entity["url"] = url
+    if tag == "code" and (language := attributes.get("class", "")).startswith("language-"):
+        entity["language"] = language.removeprefix("language-")
+    return [entity] if length else []
+
+
+def _languages(entities: list[Json]) -> list[Json]:
+    """A code with a language that fills a pre is that pre's language; else it has none."""
+    spans = {(e["offset"], e["length"]): e for e in entities if e["type"] == "pre"}
+    kept = []
+    for entity in entities:
+        pre = spans.get((entity["offset"], entity["length"]))
+        language = entity.pop("language", "") if entity["type"] == "code" else ""
+        if pre is not None and language:
+            pre["language"] = language
+        else:
+            kept.append(entity)
+    return kept
+
+
+class Telegram:
+    """What a test holds of a running server."""
+
+    def __init__(self) -> None:
+        self.token = "123456789:AAFakeTokenForTestsOnly"
+        self.address = ""  # without the `/bot<token>` that a library adds
+        self.bot: Json = {
+            "id": 123456789, "is_bot": True, "first_name": "Holdfast", "username": "holdfast_bot",
+            "can_join_groups": True, "can_read_all_group_messages": False,
+            "supports_inline_queries": False,
+        }  # fmt: skip
+        self.calls: list[Call] = []
+        self.messages: dict[tuple[int, int], Json] = {}
+        self.pending: list[Json] = []  # updates that nobody has confirmed
+        self.webhook: Json = {}
+        self.pushes: list[int] = []  # what each attempt to push to the webhook got; 0: nothing
+        self.answered: dict[str, Json] = {}  # callback queries, with what they were answered
+        self.actions: list[Json] = []
+        self._chats: dict[int, Chat] = {}
+        self._blocked: set[int] = set()
+        self._allowed: list[str] = []
+        self._faults: dict[str, deque[Fault]] = defaultdict(deque)
+        self._queries: set[str] = set()
+        self._update_ids = count(870_000_001)
+        self._query_ids = count(4_100_000_000_000_000_001)
+        self._own_ids = count(101)  # private chats and small groups share the bot's numbers
+        self._group_ids: dict[int, count[int]] = {}
+        self._poll: object = None
+        self._changed = anyio.Event()
+
+    @property
+    def base_url(self) -> str:
+        """Where the methods are: `<base_url>/getMe`."""
+        return f"{self.address}/bot{self.token}"
+
+    def private(self, user_id: int, name: str = "Ada") -> Chat:
+        """The chat with one user, whose id is the user's."""
+        return self._chat(Chat(user_id, "private", name))
+
+    def group(self, title: str = "Group", *, kind: str = "supergroup") -> Chat:
+        """A new group; it becomes a forum with its first topic."""
+        return self._chat(Chat(-1_002_000_000_000 - len(self._chats), kind, title))
+
+    def topic(self, chat: Chat, name: str) -> int:
+        """A new topic of a forum or of a direct chat; its thread id."""
+        number = self._next_id(chat)
+        chat.topics[number] = {
+            "message_id": number, "chat": chat.public(), "date": int(time.time()),
+            "message_thread_id": number, "is_topic_message": True,
+            "forum_topic_created": {"name": name, "icon_color": 7322096},
+        }  # fmt: skip
+        return number
+
+    def say(
+        self, chat: Chat, text: str, user: int = 0, thread: int = 0, *, reply_to: int = 0
+    ) -> Json:
+        """Somebody writes: the message, and an update about it."""
+        message = self._message(chat, self._person(chat, user), text)
+        if command := re.match(r"/\w+(?:@\w+)?", text):
+            message["entities"] = [{"type": "bot_command", "offset": 0, "length": command.end()}]
+        if reply_to:
+            message["reply_to_message"] = self._shown(chat.id, reply_to)
+            if chat.type == "supergroup" and not thread:
+                message["message_thread_id"] = reply_to  # a thread, but no topic
+        if thread:
+            message |= {"message_thread_id": thread, "is_topic_message": True}
+            message.setdefault("reply_to_message", chat.topics[thread])
+        self._update("message", message)
+        return message
+
+    def edit(self, message: Json, text: str) -> None:
+        """Somebody changes what they wrote."""
+        message |= {"text": text, "edit_date": int(time.time())}
+        self._update("edited_message", message)
+
+    def click(self, message: Json, data: str, user: int = 0) -> str:
+        """Somebody presses the button with `data`, which must be there; the query's id."""
+        message = self.messages[message["chat"]["id"], message["message_id"]]
+        rows = message.get("reply_markup", {}).get("inline_keyboard", [])
+        if data not in [button.get("callback_data") for row in rows for button in row]:
+            raise LookupError(f"message {message['message_id']} has no button {data!r}")
+        query_id = str(next(self._query_ids))
+        self._queries.add(query_id)
+        chat = self._chats[message["chat"]["id"]]
+        query = {"id": query_id, "from": self._person(chat, user), "message": message}
+        self._update("callback_query", {**query, "chat_instance": "-1", "data": data})
+        return query_id
+
+    def block(self, user_id: int) -> None:
+        """The user blocks the bot."""
+        self._blocked.add(user_id)
+
+    def unblock(self, user_id: int) -> None:
+        """The user lets the bot speak again."""
+        self._blocked.discard(user_id)
+
+    def then(self, method: str, *faults: Fault) -> None:
+        """Play these on the next calls of `method`, one each."""
+        self._faults[method.lower()].extend(faults)
+
+    def made(self, method: str) -> list[Call]:
+        """The calls of one method, in order."""
+        return [call for call in self.calls if call.method.lower() == method.lower()]
+
+    def sent(self, chat: Chat) -> list[Json]:
+        """What the bot has said in a chat, as it stands there now."""
+        own = self.bot["id"]
+        return [m for (at, _), m in self.messages.items() if at == chat.id and m["from"]["id"] == own]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something that the bot does, or its webhook answers, makes it true."""
+        while not condition():
+            await self._changed.wait()
+
+    async def called(self, method: str, times: int = 1) -> Call:
+        """Wait until so many calls of `method` have been answered; the last of them."""
+        await self.until(lambda: len([c for c in self.made(method) if c.status >= 0]) >= times)
+        return self.made(method)[times - 1]
+
+    def _chat(self, chat: Chat) -> Chat:
+        return self._chats.setdefault(chat.id, chat)
+
+    def _person(self, chat: Chat, user: int) -> Json:
+        user = user or (chat.id if chat.type == "private" else 1)
+        return {"id": user, "is_bot": False, "first_name": f"user {user}", "language_code": "en"}
+
+    def _next_id(self, chat: Chat) -> int:
+        own = chat.type == "supergroup"
+        return next(self._group_ids.setdefault(chat.id, count(2)) if own else self._own_ids)
+
+    def _message(self, chat: Chat, sender: Json, text: str) -> Json:
+        message: Json = {
+            "message_id": self._next_id(chat), "from": sender, "chat": chat.public(),
+            "date": int(time.time()), "text": text,
+        }  # fmt: skip
+        self.messages[chat.id, message["message_id"]] = message
+        return message
+
+    def _shown(self, chat_id: int, message_id: int) -> Json:
+        """A message inside another: without what that one replies to."""
+        message = self.messages[chat_id, message_id]
+        return {name: value for name, value in message.items() if name != "reply_to_message"}
+
+    def _update(self, kind: str, content: Json) -> None:
+        if not self._allowed or kind in self._allowed:
+            copied = json.loads(json.dumps(content))
+            self.pending.append({"update_id": next(self._update_ids), kind: copied})
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def app(self) -> web.Application:
+        """The one route, for whoever runs it."""
+        app = web.Application()
+        app.router.add_route("*", "/bot{token}/{method}", self._serve)
+        return app
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        call = Call(request.match_info["method"], await _params(request))
+        if request.match_info["token"] != self.token:
+            return _answer(Refusal(401, "Unauthorized"))
+        self.calls.append(call)
+        self._wake()
+        faults = self._faults[call.method.lower()]
+        fault = faults.popleft() if faults else None
+        try:
+            answer = await self._play(request, call, fault)
+            call.status = answer.status if answer.prepared is False else 0
+            return answer
+        finally:
+            self._wake()
+
+    async def _play(
+        self, request: web.Request, call: Call, fault: Fault | None
+    ) -> web.StreamResponse:
+        match fault:
+            case TooMany(seconds):
+                text = f"Too Many Requests: retry after {seconds}"
+                return _answer(Refusal(429, text, retry_after=seconds))
+            case Fail(status, description, False):
+                return _answer(Refusal(status, description))
+            case Reset(False):
+                return _reset(request)
+            case Hold(gate, False):
+                await gate.wait()
+        try:
+            answer = web.json_response({"ok": True, "result": await self._perform(call)})
+        except Refusal as refusal:
+            answer = _answer(refusal)
+        self._wake()
+        match fault:
+            case Fail(status, description, True):
+                return _answer(Refusal(status, description))
+            case Reset(True):
+                return _reset(request)
+            case Hold(gate, True):
+                await gate.wait()
+        return answer
