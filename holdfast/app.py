@@ -30,7 +30,8 @@ from holdfast.channels.http import operator
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
 from holdfast.config import Config, Supervision, api_key, known_secrets, take_supervision
-from holdfast.control import JOURNAL, Control, detach
+from holdfast.control import JOURNAL as JOURNAL
+from holdfast.control import Control, detach
 from holdfast.core.approval import Role
 from holdfast.core.intents import Capabilities, Principal
 from holdfast.core.lifecycle import Reason, Start, Supervisor, Wanted, exit_code

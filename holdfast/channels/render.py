@@ -87,11 +87,14 @@ class Cell(NamedTuple):
 _BARE = Look()
 _BREAK = Cell("\n", "\n", _BARE)
 
-_TRAIL = r"[^\s<>]*[^\s<>.,:;!?)\]}'\"*_~]"
+# Clients end a path at a bracket or a quote: what follows may be an address of its own.
+_PATH = r"[/\\?\#][^\s<>()\[\]{}\"'«»\u2000-\u206f]*"
+_ENDS = r"(?<![.,:;!?)\]}'\"*_~])"  # as a sentence does, not an address
 _ADDRESS = re.compile(
-    rf"""(?<![a-z0-9+.\-])[a-z0-9+.\-]*+:[/\\]{{2,}}{_TRAIL}
-    |(?<![\w@./\\\-])(?:[\w.+\-]++@)?(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?[/?\#\\]{_TRAIL}
-    |(?<![\w@./\\\-])(?:[\w\-]++[.。．｡])+?(?:com|net|org|info|biz|io|ai|app|dev|me|co|xyz|top|site|
+    rf"""(?<![a-z0-9+.\-])[a-z0-9+.\-]*+:[/\\]{{2,}}[^\s<>/\\?\#]*(?:{_PATH})?{_ENDS}
+    |(?<![\w@./\\\-])\.*+(?:[\w.+\-]++@)?(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?
+       (?=[/\\?\#]\S){_PATH}{_ENDS}
+    |(?<![\w@.\-])\.*+(?:[\w\-]++[.。．｡])+?(?:com|net|org|info|biz|io|ai|app|dev|me|co|xyz|top|site|
        online|shop|club|cloud|link|page|live|pro|tech|store|space|website|gov|edu|eu|de|uk|ru|cn|
        fr|nl|us|in|tk|ml|ga|cf|gq|onion|local|internal)(?![\w\-]|[.。．｡]\w)""",
     re.IGNORECASE | re.VERBOSE,
@@ -191,9 +194,9 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[Cell]]:
         line, end = lines[at], at + 1
         if fence := _FENCE.match(line):
             end = _fence_end(lines, at, fence)
-            if fence[4]:
-                yield _text(fence[4], _BARE)
-            yield _code(lines[at + 1 : end], fence)
+            code = _code(lines[at + 1 : end], fence)
+            label = fence[4] if code else f"{fence[3]} {fence[4]}".strip()
+            yield from (block for block in (_text(label, _BARE), code) if block)
         elif _is_table(lines, at):
             while end < len(lines) and "|" in lines[end]:
                 end += 1
@@ -236,7 +239,7 @@ def _code(lines: Sequence[str], fence: re.Match[str]) -> list[Cell]:
         lines = lines[:-1]
     indent = re.compile(f"[ \\t]{{0,{len(fence[1])}}}")
     text = "\n".join(indent.sub("", line, count=1) for line in lines)
-    return _text(text, Look(pre=True, language=fence[3]))
+    return _text(text, Look(pre=True, language=fence[3])) if text.strip() else []
 
 
 def _is_table(lines: Sequence[str], at: int) -> bool:

@@ -3,7 +3,7 @@
 Nothing is chosen beforehand, Enter alone asks again, and only a whole word or its first
 letter is an answer. What was typed before the question could be read does not answer it:
 it is dropped when the question appears. A question closes by itself and says why when it
-is answered elsewhere, runs out or loses its run; what was half typed to it is dropped
+is answered elsewhere, runs out or is withdrawn; what was half typed to it is dropped
 then, lest it becomes the next line of a conversation.
 
 The terminal keeps its own ways (echo, line editing, Ctrl-C): however we end, there is
@@ -61,6 +61,8 @@ class Questions:
                 return self._closed(event.request_id, how)
             case "approval.expired":
                 return self._closed(event.request_id, "ran out: nobody answered in time")
+            case "approval.withdrawn":
+                return self._closed(event.request_id, f"is withdrawn: {event.reason}")
             case ending if ending in TERMINAL:
                 self._waiting.clear()
                 self._close("is withdrawn: the run is over")
@@ -111,13 +113,20 @@ class Questions:
             _drop_typed()
             if how:
                 self._screen.note(f"… {asking} {how}")
+            self._screen.go_on()
             self._open.cancel()
 
     async def _put(self, asked: Approval) -> bool:
         """Ask one; whether it is done with, here."""
-        self._screen.note(
-            f"? the run asks for an approval ({question.expires(asked)}):\n{question.body(asked)}"
-        )
+        head = f"? the run asks for an approval, {asked.request_id} ({question.expires(asked)}):"
+        self._screen.note(f"{head}\n{question.body(asked)}")
+        self._screen.hold()
+        try:
+            return await self._settle(asked)
+        finally:
+            self._screen.go_on()
+
+    async def _settle(self, asked: Approval) -> bool:
         choice = ""
         if not _in_background():
             with anyio.CancelScope() as self._open:

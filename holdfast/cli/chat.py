@@ -2,7 +2,8 @@
 
 Each line is a run in the same session. Ctrl-C during a run stops that run and comes
 back to the prompt; at the prompt it drops the line that is being typed, and leaves if
-there is none, as do Ctrl-D, /quit and /exit. A line typed while a run works waits in
+there is none, as do Ctrl-D, /quit and /exit. Where background processes would end with us, it
+says so and leaves the second time only. A line typed while a run works waits in
 the terminal and is the next one, unless the run asks for an approval before that: what was
 typed until then is dropped, so that it cannot answer what it was not meant for. What a line
 brings may fail; the conversation goes on.
@@ -38,13 +39,15 @@ HELP = """\
 Every line goes to the agent, in one conversation.
   /help           this
   /quit, /exit    leave; so does Ctrl-D
-  Ctrl-C          stops a run; drops a line that is being typed; leaves at an empty prompt
+  Ctrl-C          stops a run; drops a line that is being typed; leaves at an empty prompt,
+                  at once or, where background processes would end with us, the second time
 What is typed while a run works is the next line. If the run asks for an approval, what was
 typed before the question appeared is dropped; a choice is made by its name or letter and Enter,
 never by Enter alone. Other terminals can answer too: holdfast approvals
 What comes late, like the end of a background process and the run that it begins, is shown as it
 comes, above the prompt. What was typed until then is kept; only Ctrl-C takes it back."""
 
+AGAIN_S = 2.0  # for the second Ctrl-C, where something would be lost
 _LEAVE = frozenset({"/quit", "/exit"})
 
 
@@ -90,6 +93,7 @@ class Talk:
         self._keyboard = Keyboard()
         self._news: News | None = None
         self._last: RunStatus | None = None  # of the runs that were asked for here
+        self._warned_at: float | None = None  # of what would end with us
 
     async def reopen(self) -> None:
         """Show what came in the session since the user last spoke there."""
@@ -148,16 +152,35 @@ class Talk:
                 return str(came).strip()
             else:
                 print(flush=True)
-                if came is not None or not self._keyboard.drop():
+                dropped = came is None and self._keyboard.drop()
+                if not dropped and (came is not None or not await self._warn()):
                     return "/quit"
 
     async def leave(self) -> None:
         """Say what becomes of what goes on, and how to come back."""
-        if self._news is not None and self._client.is_owner:
-            await self._news.catch_up([self._last] if self._last else [])
-            run.tell_running(self._news, self._screen)
+        if not self._is_warned:
+            await self._tell_running()
         if self._session:
             self._screen.note(f"to go on: holdfast --session {self._session}")
+
+    async def _warn(self) -> bool:
+        """Before an interrupt ends us, say what would end with us; whether that is to be heard."""
+        if self._is_warned or not await self._tell_running():
+            return False
+        self._warned_at = anyio.current_time()
+        self._screen.note(f"  Ctrl-C again within {AGAIN_S:g} s leaves all the same")
+        return True
+
+    @property
+    def _is_warned(self) -> bool:
+        at = self._warned_at
+        return at is not None and anyio.current_time() - at <= AGAIN_S
+
+    async def _tell_running(self) -> bool:
+        if self._news is None or not self._client.is_owner:
+            return False
+        await self._news.catch_up([self._last] if self._last else [])
+        return run.tell_running(self._news, self._screen)
 
     @property
     def _session(self) -> str:

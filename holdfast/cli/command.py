@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from holdfast import __version__
+from holdfast.cli import about
 from holdfast.cli.exits import Code, Exit, sole
 
 _EPILOG = """\
@@ -68,7 +69,8 @@ _ABOUT_SANDBOX = """How well commands are confined, and whether work is held for
 
 Levels: L3 a container, L2 a sandbox of the system, L1 a weaker one, L0 none. Where the level is
 lower than when work went on last, nothing runs until you accept it: what was submitted is kept.
-Accepted once is accepted, until it gets lower still. To mend it instead: holdfast doctor
+What you accept is the level that counts from then on: work is held again if it gets lower still,
+or after a start has found a better one and a later start a worse. To mend it: holdfast doctor
 
 exit codes: 0 shown, or accepted; 1 no work is done
 """
@@ -102,21 +104,29 @@ def parser() -> argparse.ArgumentParser:
     run.set_defaults(handler="holdfast.cli.run", parser=run)
     _add_run(run, unsaid)
     _add_gateway(commands)
-    doctor = commands.add_parser("doctor", help="what is set, what works, what to do next")
+    doctor = _described(
+        commands, "doctor", "what is set, what works, what to do next", about.DOCTOR
+    )
     doctor.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     doctor.set_defaults(handler="holdfast.cli.doctor", parser=doctor)
-    settings = commands.add_parser("config", help="every setting, and where it comes from")
+    settings = _described(
+        commands, "config", "every setting, and where it comes from", about.CONFIG
+    )
     what = "show: every setting (the default); path: where the file with them is"
     settings.add_argument("what", nargs="?", choices=["show", "path"], default="show", help=what)
     settings.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     settings.set_defaults(handler="holdfast.cli.settings", parser=settings)
-    runs = commands.add_parser("runs", help="list the latest runs, or follow one to its end")
+    runs = _described(
+        commands, "runs", "list the latest runs, or follow one to its end", about.RUNS
+    )
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
     _add_approvals(commands)
     _add_sandbox(commands)
-    audit = commands.add_parser("audit", help="who allowed what, and whether that is all of it")
+    audit = _described(
+        commands, "audit", "who allowed what, and whether that is all of it", about.AUDIT
+    )
     audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
     audit.add_argument("--run", metavar="RUN", help="only what concerns this run")
     audit.add_argument("--last", metavar="N", type=int, default=50, help="how many (default 50)")
@@ -161,6 +171,20 @@ def _add_gateway(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     logs = add("logs", "gateway_unit", "what it has said in the background")
     logs.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="(default 50)")
     logs.add_argument("-f", "--follow", action="store_true", help="and what it says from now on")
+
+
+def _described(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    short: str,
+    text: str,
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=short,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

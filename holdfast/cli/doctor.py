@@ -1,7 +1,8 @@
 """`holdfast doctor`: what is set and from where, what works, what to do next.
 
-It changes nothing and is done within a second, network or not. Where the configuration
-itself is wrong, it says so beside whatever can be looked at without one.
+It is done within a second or two, network or not, and changes nothing but what any command's
+start does. Where the configuration itself is wrong, it says so beside whatever can be looked at
+without one.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from typing import NoReturn
 
 import aiohttp
 import anyio
+import anyio.to_thread
 import msgspec
 from msgspec.structs import asdict
 
@@ -25,11 +27,13 @@ import holdfast
 from holdfast import config as configuration
 from holdfast.app import build_model
 from holdfast.cli import sandbox
-from holdfast.cli.exits import Code
+from holdfast.cli.client import connect
+from holdfast.cli.exits import Code, Exit
 from holdfast.config import Config
 from holdfast.core.approval import Level
 from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured
+from holdfast.journal import audit
 from holdfast.lock import FILE as LOCK
 from holdfast.lock import SOCKET, Owner, read_owner
 from holdfast.plugins import find_tools
@@ -40,6 +44,10 @@ _CONFINE = (
     "let commands be confined: install bubblewrap (apt-get install bubblewrap), "
     "and allow user namespaces"
 )
+_ACCEPT = "go on at this level: holdfast sandbox accept; or"
+_VERIFY = "holdfast audit verify"
+SANDBOX_S = 3.0  # for an engine to find out; well more than it takes
+AUDIT_BYTES = 4 * 1024 * 1024  # what can be looked at in passing
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -105,14 +113,17 @@ async def _configured(config: Config, owner: Owner | None) -> list[Check]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look, _model(config), "model")
         tasks.start_soon(look, _owner(config.home, owner), "owner")
-        tasks.start_soon(look, _sandbox(config), "sandbox")
+        tasks.start_soon(look, _sandbox(config, owner), "sandbox")
+        tasks.start_soon(look, _audit(config.home), "audit")
     plugins = [_plugins(config)] if config.plugins else []
-    first = [found["owner"], _file(config), found["model"], found["sandbox"]]
+    first = [found["owner"], _file(config), found["model"], found["sandbox"], found["audit"]]
     return [*first, *plugins, _door(config, owner)]
 
 
-async def _sandbox(config: Config) -> Check:
-    """How well a command started from here would be confined."""
+async def _sandbox(config: Config, owner: Owner | None) -> Check:
+    """How well a command started from here would be confined, and whether work is held for it."""
+    if paused := await _held(config, owner):
+        return Check("sandbox", Verdict.NOTE, f"no work is done: {paused}", f"{_ACCEPT} {_CONFINE}")
     posture = await sandbox.probe(config)
     match posture.level:
         case Level.L0 if config.sandbox.allow_none:
@@ -123,6 +134,36 @@ async def _sandbox(config: Config) -> Check:
             return Check("sandbox", Verdict.NOTE, posture.note, _CONFINE)
         case _:
             return Check("sandbox", Verdict.OK, posture.note)
+
+
+async def _held(config: Config, owner: Owner | None) -> str:
+    """Why no work is done, if so. Who does not say in time has told nothing."""
+    try:
+        async with connect(config, lambda _: None, SANDBOX_S) as client:
+            if owner is not None and not await client.is_served():
+                return ""
+            with anyio.move_on_after(SANDBOX_S):
+                health = await sandbox.found(client)
+                return health.paused if health else ""
+    except* (HoldfastError, Exit):
+        pass  # what keeps an engine from starting is another check's finding
+    return ""
+
+
+async def _audit(home: Path) -> Check:
+    """Whether what was written down about who allowed what is still all of it."""
+    path = home / audit.FILE
+    try:
+        if path.exists() and path.stat().st_size > AUDIT_BYTES:
+            finding = f"{path} is too long to be looked at here"
+            return Check("audit", Verdict.OK, f"{finding}; holdfast audit verify does")
+        verdict = await anyio.to_thread.run_sync(audit.verify, path)
+    except OSError as error:
+        return Check("audit", Verdict.NOTE, f"{path} cannot be read: {error.strerror}", _VERIFY)
+    if verdict.why:
+        finding = f"{path} is broken at line {verdict.line}: {verdict.why}"
+        return Check("audit", Verdict.BAD, finding, f"look at it: {_VERIFY}")
+    return Check("audit", Verdict.OK, f"whole, {verdict.entries} entries")
 
 
 def _version() -> Check:

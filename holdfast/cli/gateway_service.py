@@ -33,6 +33,7 @@ from holdfast.lock import SOCKET, read_owner, take_lock
 
 READY_S = 60.0  # for a start: it recovers first
 END_S = 12.0  # for a stop, after the drain: more than it allows itself
+MANAGER_S = 86_400.0 + 120.0  # a stop takes as long as the drain, which may be a day
 LOOK_S = 2.0
 POLL_S = 0.1
 NOT_RUNNING = 3  # as systemctl says it
@@ -193,7 +194,10 @@ async def manage(unit: units.Unit, verb: str) -> str:
     """Have the service manager do it; what it says."""
     command = unit.command(verb)
     try:
-        done = await anyio.run_process(command, check=False)
+        with anyio.fail_after(MANAGER_S):
+            done = await anyio.run_process(command, check=False)
+    except TimeoutError:
+        raise Exit(Code.TRY_AGAIN, f"{' '.join(command)}: not done after {MANAGER_S:g} s") from None
     except OSError as error:
         raise Exit(Code.FAILED, f"{' '.join(command)}: {error.strerror}") from None
     if done.returncode:

@@ -13,6 +13,8 @@ from holdfast.cli.wire import Approval
 from holdfast.core.execution import hidden
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+_NAME = 9  # characters: a line of 80 must hold the longest choice of choices, too
+_SUBJECT = 28
 
 
 def body(asked: Approval) -> str:
@@ -43,10 +45,21 @@ def elsewhere(asked: Approval) -> str:
 
 
 def prompt(asked: Approval) -> str:
-    """The line that waits for an answer: every choice there is, and none of them chosen."""
+    """The line that waits for an answer: what it is about, in short, and every choice there is."""
     short = {choice: key for key, choice in words(asked.choices).items() if len(key) == 1}
     spelt = (f"[{c[0]}]{c[1:]}" if c in short else f"[{c}]" for c in asked.choices)
-    return f"{asked.request_id}  {'  '.join(spelt)} ? "
+    name = _short(asked.request_id, _NAME)
+    return f"{name} {subject(asked)}  {'  '.join(spelt)} ? "
+
+
+def subject(asked: Approval) -> str:
+    """What would run, as short as a line has room for. All of it stands above."""
+    first, *more = _visible(asked.command)
+    return _short(first.strip(), _SUBJECT - bool(more)) + "…" * bool(more)
+
+
+def _short(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def words(choices: Sequence[str]) -> dict[str, str]:

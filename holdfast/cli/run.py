@@ -55,7 +55,8 @@ def main(args: argparse.Namespace) -> int:
     """Do one run."""
     config = load(args)
     errand = prepare(args, config, _words(args.words))
-    screen: Screen = JsonLines() if args.json else Plain()
+    answerable = errand.submission.answerable
+    screen: Screen = JsonLines() if args.json else Plain(answerable=answerable)
     return anyio.run(_run, config, errand, screen)
 
 
@@ -124,13 +125,15 @@ async def _left(client: Client, run_id: str) -> News:
     return news
 
 
-def tell_running(news: News, screen: Screen) -> None:
-    """Say which background processes end with this process, which is what serves them."""
-    for name, command in news.running.items():
+def tell_running(news: News, screen: Screen) -> bool:
+    """Say which background processes end with this process, which serves them; whether any does."""
+    if news.running:
+        rows = "".join(f"\n  {name}: {command}" for name, command in news.running.items())
         screen.note(
-            f"● background process {name} ends with us, unless it is detached: {command}\n"
+            f"● background processes end with us, all but detached ones:{rows}\n"
             "  nobody else serves the home; to have such work go on: holdfast gateway run"
         )
+    return bool(news.running)
 
 
 async def submit(client: Client, errand: Errand, screen: Screen) -> str:

@@ -1,6 +1,8 @@
 """`holdfast sandbox`: how well commands are confined here, and whether work is held for that.
 
-Whoever owns the home knows. Where nobody does, it is found by trying, and nothing is changed.
+Whoever owns the home knows. Where nobody does, we do as any command would: the engine in this
+process finds out, and compares. In a home where nothing was ever done nothing can be held; there
+it is only tried, and nothing is made.
 Work is held where commands are confined worse than when it went on last; to go on all the same
 is the operator's word: `holdfast sandbox accept`.
 """
@@ -13,6 +15,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from holdfast.app import JOURNAL
 from holdfast.cli import run
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
@@ -47,15 +50,26 @@ async def probe(config: Config) -> Posture:
 
 async def _show(config: Config, show: Callable[[Health], str]) -> int:
     async with connect(config, Plain().note) as client:
-        if await client.is_served():
-            health = await _known(client)
-        else:
-            posture = await probe(config)
-            health = Health(Confined(posture.level.name, posture.note), "")
-            if show is _shown:
-                Plain().note("nobody serves the home: tried from here, as the next command would")
+        health = await found(client) or await _tried(config)
+        alone = client.is_owner or not await client.is_served()
+    if alone and show is _shown:
+        Plain().note("nobody serves the home: tried from here, as the next command would")
     print(show(health))
     return Code.FAILED if health.paused else Code.OK
+
+
+async def found(client: Client) -> Health | None:
+    """What whoever serves says, or our own engine; None if there is nothing to ask about."""
+    if not await client.is_served():
+        if not (client.config.home / JOURNAL).exists():
+            return None
+        await client.runs(limit=1)  # somebody serves from here on, if only we ourselves
+    return await _known(client)
+
+
+async def _tried(config: Config) -> Health:
+    posture = await probe(config)
+    return Health(Confined(posture.level.name, posture.note), "")
 
 
 def _encoded(health: Health) -> str:

@@ -6,8 +6,9 @@ a turn that turned out void is there already: we say so, and what counts comes a
 Anywhere else nothing can be taken back by saying so: a turn's words are held until they
 stand, that is until a tool starts, the next turn begins or the run ends.
 
-While a question waits for an answer its line stays the last one: what comes meanwhile is
-written above it.
+While a question waits for an answer its line stays the last one: our own notes are written
+above it, and what the run says meanwhile comes after the answer. What commands say bears a mark
+in the margin (cli/live.py), so that it cannot pass for a question.
 """
 
 import curses
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from holdfast.cli import question
-from holdfast.cli.output import Output
+from holdfast.cli.live import MARK, Margin, Waiting, marked
 from holdfast.cli.wire import Event, Frame, requested
 
 # What a model or a tool says must not steer the terminal.
@@ -26,6 +27,11 @@ _VISIBLE |= {ord("\r"): None, 0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0
 
 _CONFINED = frozenset({"", "L2", "L3"})  # nothing to warn of, or nothing known
 _WOKEN = "woken"  # by what it waited for; nothing was interrupted
+_HOW_TO_BE_ASKED = (
+    "… what needs an approval is denied here, since stdin is no terminal: nobody can be asked.\n"
+    "  To be asked, start it on a terminal; with --json answer there with: holdfast approvals\n"
+    '  To be asked less: mode = "sandboxed" under [approval] (see: holdfast config path)'
+)
 _DIM, _BRIGHT = "\x1b[2m", "\x1b[0m"
 ERASE = "\r\x1b[K"
 
@@ -55,14 +61,15 @@ class JsonLines:
 class Plain:
     """The answer as text on stdout, everything else on stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answerable: bool = True) -> None:
         self._turn = 0
         self._shown = ""  # of the current turn
         self._held = ""  # of the current turn, not shown yet
         self._live = sys.stdout is not None and sys.stdout.isatty()
         self._clever = is_clever()
-        self._output = Output()
-        self._speaker = ""  # the call whose output has not ended its line
+        self._margin = Margin()
+        self._waiting: Waiting | None = None  # what comes after the answer to a question
+        self._explains = not answerable  # why nobody was asked; said once
         self._question = ""  # the line that waits for an answer
         self._sandbox = ""  # the weak one that was told of
 
@@ -89,8 +96,23 @@ class Plain:
             self._question = ""
             _tell(ERASE if self._clever else "\n")
 
+    def hold(self) -> None:
+        """A question is put: what the run says from now on waits."""
+        self._waiting = self._waiting or Waiting()
+
+    def go_on(self) -> None:
+        """No question is open any more: show what has waited."""
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            if waiting.cut:
+                self.note(f"{MARK}… earlier output is left out …")
+            for frame in waiting.take():
+                self._show(frame.event)
+
     def show(self, frame: Frame) -> None:
-        with self._above():
+        if self._waiting is not None:
+            self._waiting.add(frame)
+        else:
             self._show(frame.event)
 
     @contextmanager
@@ -112,13 +134,13 @@ class Plain:
                 self._shown = ""
             case "tool.started":
                 self._stand()
-                self.note(f"→ {event.tool} {event.preview}".rstrip())
+                self.note(f"→ {_called(event)}")
             case "tool.progress":
                 self._pass_on(event)
             case "tool.completed":
-                self._output.end(event.call_id)
+                self._margin.forget(event.call_id)
                 if event.error:
-                    self.note(f"✗ {event.tool} ({event.outcome or 'failed'}){_why(event)}")
+                    self._tell_failed(event)
             case "run.completed":
                 self._finish(event.output)
             case "run.failed":
@@ -144,11 +166,17 @@ class Plain:
             case "process.ended":
                 self.note(f"● background process {event.process_id}: {event.how}")
             case "process.matched":
-                self.note(f"● background process {event.process_id} wrote:{_quoted(event.lines)}")
+                self.note(f"● background process {event.process_id} wrote:{marked(event.lines)}")
             case "approval.expired":
                 self.note("… nobody answered in time: it is not run")
             case _:
                 pass  # reasoning, steering: nothing a reader of the answer needs
+
+    def _tell_failed(self, event: Event) -> None:
+        self.note(f"✗ {_called(event)} ({event.outcome or 'failed'}){_why(event)}")
+        if event.outcome == "denied" and self._explains:
+            self._explains = False
+            self.note(_HOW_TO_BE_ASKED)
 
     def _warn(self, sandbox: str) -> None:
         """Say once how weak the sandbox is, if it is."""
@@ -158,15 +186,12 @@ class Plain:
 
     def _pass_on(self, event: Event) -> None:
         """What a command says, as it comes."""
-        text = self._output.text(event.call_id, event.delta)
-        if not text:
+        if not (said := self._margin.hear(event)):
             return
-        if event.call_id != self._speaker:
+        if event.call_id != self._margin.speaker:
             self._break()
-        head = "" if self._speaker else "  "
-        ended = text.endswith("\n")
-        shown = head + text.removesuffix("\n").replace("\n", "\n  ")
-        self._speaker = "" if ended else event.call_id
+        ended = said.endswith("\n")
+        shown = self._margin.write(event.call_id, said).removesuffix("\n" * ended)
         _tell((f"{_DIM}{shown}{_BRIGHT}" if self._clever else shown) + "\n" * ended)
 
     def _say(self, event: Event) -> None:
@@ -199,9 +224,8 @@ class Plain:
             self._write("\n")
 
     def _end_output(self) -> None:
-        if self._speaker:
-            self._speaker = ""
-            _tell("\n")
+        if end := self._margin.end():
+            _tell(end)
 
     def _finish(self, output: str) -> None:
         """The output is the truth: what of it has not been seen comes now."""
@@ -231,10 +255,9 @@ def is_clever() -> bool:
         return False
 
 
-def _quoted(lines: str) -> str:
-    """What a process wrote, so that it cannot pass for our own words."""
-    text = Output().text("", lines).rstrip("\n")
-    return "".join(f"\n  {line}" for line in text.split("\n"))
+def _called(event: Event) -> str:
+    """A call in one line of ours, whatever it is called with."""
+    return f"{event.tool} {event.preview}".rstrip().replace("\n", " ⏎ ")
 
 
 def _asks(event: Event) -> str:

@@ -348,7 +348,9 @@ class Service(Reads):
             uptime_s=round(self._parts.clock.now() - self._started_at, 1),
             sandbox="" if self._posture is None else self._posture.level.name,
             paused=self._paused,
-            sandbox_note="not known yet" if self._posture is None else self._posture.note,
+            sandbox_note=(self._paused or "not known yet")
+            if self._posture is None
+            else self._posture.note,
         )
 
     async def _stop(self, intent: Stop) -> Stopping:

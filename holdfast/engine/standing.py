@@ -118,10 +118,12 @@ class Reporter:
         self._said = -1
 
     async def draining(self) -> None:
-        """Say it, if it is news."""
+        """Say it, if it is news. That none is left is for the end to say."""
         try:
             async with self._standing.hold() as writing:
-                if (now := self._running()) != self._said:
+                now = self._running()
+                news = now != self._said and (now > 0 or self._said < 0)
+                if news:
                     self._said = now
                     state = lifecycle.State.DRAINING
                     writing.add((lifecycle.GatewayState(state=state, running=now),))

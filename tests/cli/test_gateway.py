@@ -25,7 +25,10 @@ here="$(dirname "$0")"
 echo "$*" >> "$here/told"
 [ -e "$here/broken" ] && { echo "Failed to connect to bus" >&2; exit 1; }
 end() { kill -TERM "$1" && while kill -0 "$1" 2>/dev/null; do :; done; }
-begin() { setsid "$PYTHON" -P -m holdfast gateway run 2>/dev/null & echo $! > "$here/pid"; }
+begin() {
+  setsid "$PYTHON" -P -m holdfast gateway run </dev/null >/dev/null 2>&1 &
+  echo $! > "$here/pid"
+}
 case " $* " in
   *" show "*) cat "$here/pid" 2>/dev/null || echo 0;;
   *" start "*) begin;;

@@ -6,13 +6,25 @@ from holdfast.core.lifecycle import (
     Admit,
     Change,
     Decline,
+    Event,
+    GatewayBooted,
+    GatewayState,
+    GatewayWanted,
     Reason,
+    Recorded,
+    Start,
+    State,
     Status,
     Supervisor,
+    Wanted,
+    boot,
     decide,
     evolve,
     exit_code,
+    last_state,
+    remember,
 )
+from holdfast.core.types import OPERATOR
 from holdfast.errors import IllegalTransition
 
 ALLOWED = {
@@ -70,5 +82,61 @@ def test_the_exit_code_tells_the_supervisor_what_to_do(
     reason: Reason, supervisor: Supervisor
 ) -> None:
     again = 75 if supervisor is Supervisor.LAUNCHD else 0
-    expected = {"stop": 0, "restart": again, "misconfigured": 78, "broken": 70}
+    expected = {"stop": 0, "restart": again, "signal": 0, "misconfigured": 78, "broken": 70}
     assert exit_code(reason, supervisor) == expected[reason.value]
+
+
+BOOTED = GatewayBooted(version="1")
+DRAINING = GatewayState(state=State.DRAINING, running=1)
+
+
+def wanted(what: Wanted) -> GatewayWanted:
+    return GatewayWanted(wanted=what, by=OPERATOR)
+
+
+def life(*events: Event) -> Recorded:
+    known = Recorded()
+    for at, event in enumerate(events, 1):
+        known = remember(known, event, float(at))
+    return known
+
+
+def ends(reason: Reason) -> tuple[Event, ...]:
+    """A whole life that ends for `reason`, as it is written down."""
+    word = {Reason.STOP: Wanted.STOPPED, Reason.RESTART: Wanted.RUNNING}.get(reason)
+    spoken = (wanted(word),) if word is not None else ()
+    return (BOOTED, *spoken, DRAINING, GatewayState(state=last_state(reason), running=0))
+
+
+@pytest.mark.promise("STOP-11")
+@pytest.mark.parametrize(
+    ("reason", "is_wanted", "state"),
+    [
+        (Reason.STOP, Wanted.STOPPED, State.STOPPED),
+        (Reason.RESTART, Wanted.RUNNING, State.STOPPED),
+        (Reason.SIGNAL, Wanted.RUNNING, State.RUNNING),
+        (Reason.BROKEN, Wanted.RUNNING, State.RUNNING),
+    ],
+)
+def test_only_the_operators_word_changes_what_is_wanted(
+    reason: Reason, is_wanted: Wanted, state: State
+) -> None:
+    known = life(*ends(reason))
+    assert (known.wanted, known.state, known.booted_at) == (is_wanted, state, 1.0)
+
+
+@pytest.mark.promise("STOP-11")
+def test_state_only_reports_and_a_boot_that_is_wanted_starts_whatever_it_says() -> None:
+    for known in (Recorded(), life(BOOTED), life(BOOTED, DRAINING), life(*ends(Reason.RESTART))):
+        for start in Start:
+            assert boot(start, known, "1", OPERATOR) == (BOOTED,)
+
+
+@pytest.mark.promise("STOP-11")
+def test_what_the_operator_has_stopped_stays_down_at_a_boot_and_is_wanted_when_started() -> None:
+    known = life(*ends(Reason.STOP))
+    assert boot(Start.BOOT, known, "1", OPERATOR) == ()
+    said = boot(Start.ASKED, known, "1", OPERATOR)
+    assert said == (wanted(Wanted.RUNNING), BOOTED)
+    after = life(*ends(Reason.STOP), *said)
+    assert (after.wanted, after.state) == (Wanted.RUNNING, State.RUNNING)

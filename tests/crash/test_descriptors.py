@@ -116,8 +116,9 @@ async def test_a_command_outlives_the_descriptor_limit_and_so_does_what_it_said(
     try:
         clients += await _use_up(it, 150)
         await it.said("Too many open files")
-        (workspace / "go").touch()
         await anyio.sleep(4 * LOOK_S)  # sleep: a look that finds nothing tells nobody
+        (workspace / "go").touch()
+        await gone("echo last", 10)
         assert it.alive
     finally:
         for client in clients:

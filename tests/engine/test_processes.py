@@ -1,5 +1,6 @@
 """Background processes: their end is written down once, and told where that was promised."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -14,6 +15,7 @@ from holdfast.core.messages import User
 from holdfast.core.process import Cause, ProcessEnded, ProcessStarted
 from holdfast.core.run import Cause as Cut
 from holdfast.core.types import CallId, Fact, ProcessId, SessionId, SessionKey
+from holdfast.engine.processes import TIDY_EVERY_S, WATCH_AGAIN_S
 from holdfast.engine.service import Service
 from holdfast.tools.tool import Background, Context, Done, Effect, Outcome, Tool, free
 from tests.engine.workshop import ME, PATIENCE_S, Told, call, finished, serving, submit
@@ -188,3 +190,65 @@ async def test_what_a_shutdown_kills_is_recorded_as_killed_by_the_restart(tmp_pa
     model = Told()
     async with serving(tmp_path, model, tools=[BEGIN], hands=IdleHands()):
         assert "killed by the restart" in (await model.asked(1)).messages[-1].text
+
+
+class FailingHands(IdleHands):
+    """Hands that cannot look at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = {"ended": 2, "lines": 2, "known": 0}
+        self.looked: list[str] = []
+
+    def _look(self, what: str) -> None:
+        self.looked.append(what)
+        if self.failures[what]:
+            self.failures[what] -= 1
+            raise OSError(24, "Too many open files")
+
+    def known(self) -> list[tuple[SessionKey, ProcessId]]:  # type: ignore[explicit-override]
+        self._look("known")
+        return super().known()
+
+    async def ended(self, process_id: ProcessId) -> ProcessEnded:  # type: ignore[explicit-override]
+        self._look("ended")
+        return await super().ended(process_id)
+
+    async def lines(  # type: ignore[explicit-override]
+        self, process_id: ProcessId, after: int, patterns: Sequence[str]
+    ) -> tuple[str, int]:
+        self._look("lines")
+        return ("it is ready", 10) if not after else await super().lines(process_id, after, ())
+
+
+@pytest.mark.fault("F-29")
+@pytest.mark.promise("LATE-05")
+async def test_a_look_that_fails_is_tried_again_and_ends_nothing_else(tmp_path: Path) -> None:
+    model, hands, clock = Told(), FailingHands(), ManualClock()
+    async with serving(tmp_path, model, tools=[BEGIN], hands=hands, clock=clock) as service:
+        process_id = await begun(service, model, arguments='{"watch": ["ready"]}')
+        for _ in range(2):
+            await clock.due_within(WATCH_AGAIN_S)
+            await anyio.wait_all_tasks_blocked()
+            clock.advance(WATCH_AGAIN_S)
+        told = await model.asked(3)
+        assert "it is ready" in told.messages[-1].text
+        told.answer("good")
+        hands.end(process_id)
+        assert "has ended" in (await model.asked(4)).messages[-1].text
+        assert (hands.looked.count("ended"), hands.looked.count("lines")) == (3, 4)
+
+
+@pytest.mark.fault("F-29")
+async def test_traces_that_cannot_be_looked_through_are_looked_through_later(
+    tmp_path: Path,
+) -> None:
+    hands, clock = FailingHands(), ManualClock()
+    async with serving(tmp_path, Told(), tools=[BEGIN], hands=hands, clock=clock):
+        hands.failures["known"] = 1
+        for times in (2, 3):
+            await clock.due_within(TIDY_EVERY_S)
+            await anyio.wait_all_tasks_blocked()
+            clock.advance(TIDY_EVERY_S)
+            await anyio.wait_all_tasks_blocked()
+            assert hands.looked.count("known") == times

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.approval import Level, Role
+from holdfast.core.approval import Level, Posture, Role
 from holdfast.core.call import CallSettled, OnCrash, Outcome
 from holdfast.core.events import MessageDelta, Record
 from holdfast.core.inbox import InputAdmitted, InputPromoted
@@ -32,8 +32,8 @@ from holdfast.core.run import (
     Status,
 )
 from holdfast.core.types import Fact, RunId, SessionId
-from holdfast.engine.service import Service
-from holdfast.errors import Overflow, Refused, Rejected, Transient
+from holdfast.engine.service import PROBE_AGAIN_S, Service
+from holdfast.errors import Overflow, Refused, Rejected, ToolFailed, Transient
 from holdfast.models.model import Answer, Piece, Request, Text
 from holdfast.tools.tool import Context, Done, Effect, Tool, free
 from tests.engine.loop import ShuffledLoop
@@ -438,3 +438,54 @@ async def until(holds: Callable[[], bool]) -> None:
     with anyio.fail_after(PATIENCE_S):
         while not holds():
             await anyio.lowlevel.checkpoint()
+
+
+class UnsureHands(IdleHands):
+    """Hands that cannot find out how well commands are confined, until there is room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = False
+        self.tried = 0
+
+    async def posture(self) -> Posture:  # type: ignore[explicit-override]
+        self.tried += 1
+        if not self.room:
+            raise ToolFailed("it could not be tried: no space")
+        return await super().posture()
+
+
+@pytest.mark.fault("F-30")
+async def test_work_is_held_and_asked_about_again_until_the_posture_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, hands, clock = Told(), UnsureHands(), ManualClock()
+    async with serving(tmp_path, model, hands=hands, clock=clock) as service:
+        run_id = await submit(service, "go")
+        for times in (1, 2, 3):
+            await until(lambda times=times: hands.tried == times)  # type: ignore[misc]
+            await clock.due_within(PROBE_AGAIN_S)
+            await anyio.wait_all_tasks_blocked()
+            health = service.health()
+            assert (health.sandbox, "no space" in health.paused) == ("", True)
+            assert (await service.run(ME, run_id)).status is Status.QUEUED
+            hands.room = times == 3
+            clock.advance(PROBE_AGAIN_S)
+        (await model.asked(1)).answer("went on")
+        await finished(service, run_id)
+        health = service.health()
+        assert (health.sandbox, health.paused) == ("L2", "")
+        assert [r.getMessage() for r in caplog.records].count("work is held") == 1
+
+
+async def test_what_is_not_known_cannot_be_accepted(tmp_path: Path) -> None:
+    hands, model = UnsureHands(), Told()
+    async with serving(tmp_path, model, hands=hands) as service:
+        with pytest.raises(Refused, match="no space") as refused:
+            await service.accept_posture(ME)
+        assert refused.value.code == "gateway_starting"
+        hands.room = True
+        await service.accept_posture(ME)
+        run_id = await submit(service, "go")
+        (await model.asked(1)).answer("went on")
+        await finished(service, run_id)

@@ -15,14 +15,15 @@ effect has happened and only the answer is lost.
 Not played: media, MarkdownV2, rate limits of its own accord, privacy mode, TLS for webhooks.
 """
 
+import asyncio
 import json
 import re
 import socket
 import struct
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -94,8 +95,9 @@ class Chat:
 
     def public(self) -> Json:
         """As it goes over the wire."""
-        name = {"first_name": self.title} if self.type == "private" else {"title": self.title}
-        return {"id": self.id, "type": self.type, **name} | ({"is_forum": True} * self.is_forum)
+        shown: Json = {"id": self.id, "type": self.type}
+        shown["first_name" if self.type == "private" else "title"] = self.title
+        return shown | {"is_forum": True} if self.is_forum else shown
 
 
 class Refusal(Exception):
@@ -125,10 +127,8 @@ _TYPES = {
     "a": "text_link", "code": "code", "pre": "pre", "blockquote": "blockquote",
     "tg-spoiler": "spoiler", "span": "spoiler",
 }  # fmt: skip
-_ENTITY = re.compile(r"&(?:#(?P<dec>\d{1,8})|#x(?P<hex>[0-9a-fA-F]{1,8})|(?P<name>lt|gt|amp|quot));?")
-_ATTRIBUTE = re.compile(
-    r"\s*(?P<name>[^\s=>]*)\s*(?:=\s*(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'"
-    r"|(?P<token>[a-zA-Z0-9.\-]+)(?=[\s>])))?"
+_ENTITY = re.compile(
+    r"&(?:#(?P<dec>\d{1,8})|#x(?P<hex>[0-9a-fA-F]{1,8})|(?P<name>lt|gt|amp|quot));?"
 )
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"'}
 
@@ -164,8 +164,10 @@ def parse_html(markup: str) -> tuple[str, list[Json]]:
             opened.append((tag, attributes, utf16(text)))
     if opened:
         tag = opened[-1][0]
-        raise bad(f'can\'t parse entities: Can\'t find end tag corresponding to start tag "{tag}"')
-    entities.sort(key=lambda entity: (entity["offset"], -entity["length"], entity["type"] == "code"))
+        raise bad(f"can't parse entities: Can't find end tag corresponding to start tag \"{tag}\"")
+    entities.sort(
+        key=lambda entity: (entity["offset"], -entity["length"], entity["type"] == "code")
+    )
     return text, _languages(entities)
 
 
@@ -191,23 +193,45 @@ def _start_tag(markup: str, at: int, here: str) -> tuple[str, Json, int]:
     if tag not in _TYPES:
         raise bad(f'can\'t parse entities: Unsupported start tag "{tag}" {here}')
     attributes: Json = {}
-    at = name.end()
-    while (rest := re.compile(r"\s*").match(markup, at)) and markup[rest.end() :][:1] not in ("", ">"):
-        found = _ATTRIBUTE.match(markup, at)
-        if found is None or not found["name"]:
+    at = _blank(markup, name.end())
+    while at < len(markup) and markup[at] != ">":
+        attribute = markup[at : (at := _until(markup, at, r"[\s=>]"))].lower()
+        if not attribute:
             raise bad(f'can\'t parse entities: Empty attribute name in the tag "{tag}" {here}')
-        value = next((v for v in found.group("double", "single", "token") if v is not None), None)
-        if value is None and markup[found.end() :].lstrip()[:1] == "=":
-            raise bad(f"can't parse entities: Unclosed start tag {here}")
-        decoded = _ENTITY.sub(_decoded, value or "")
-        attributes[found["name"].lower()] = decoded
-        at = found.end()
-    end = markup.find(">", at)
-    if end < 0:
+        at = _blank(markup, at)
+        attributes[attribute] = ""
+        if markup[at : at + 1] == "=":
+            at = _blank(markup, at + 1)
+            if at < len(markup):
+                attributes[attribute], at = _value(markup, at, here)
+            at = _blank(markup, at)
+    if at == len(markup):
         raise bad(f'can\'t parse entities: Unclosed start tag "{tag}" {here}')
     if tag == "span" and attributes.get("class") != "tg-spoiler":
         raise bad(f'can\'t parse entities: Tag "span" must have class "tg-spoiler" {here}')
-    return tag, attributes, end + 1
+    return tag, attributes, at + 1
+
+
+def _value(markup: str, at: int, here: str) -> tuple[str, int]:
+    if (quote := markup[at]) in "\"'":
+        end = markup.find(quote, at + 1)
+        if end < 0:
+            raise bad(f"can't parse entities: Unclosed start tag {here}")
+        return _ENTITY.sub(_decoded, markup[at + 1 : end]), end + 1
+    end = _until(markup, at, r"[^a-zA-Z0-9.\-]")
+    if end < len(markup) and not (markup[end].isspace() or markup[end] == ">"):
+        offset = len(markup[:at].encode())
+        raise bad(f"can't parse entities: Unexpected end of name token at byte offset {offset}")
+    return markup[at:end], end
+
+
+def _blank(markup: str, at: int) -> int:
+    return _until(markup, at, r"\S")
+
+
+def _until(markup: str, at: int, pattern: str) -> int:
+    found = re.compile(pattern).search(markup, at)
+    return found.start() if found else len(markup)
 
 
 def _entity(tag: str, attributes: Mapping[str, str], start: int, text: str) -> list[Json]:
@@ -343,8 +367,8 @@ class Telegram:
 
     def sent(self, chat: Chat) -> list[Json]:
         """What the bot has said in a chat, as it stands there now."""
-        own = self.bot["id"]
-        return [m for (at, _), m in self.messages.items() if at == chat.id and m["from"]["id"] == own]
+        here = [dict(m) for (chat_id, _), m in self.messages.items() if chat_id == chat.id]
+        return [message for message in here if message["from"]["id"] == self.bot["id"]]
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something that the bot does, or its webhook answers, makes it true."""
@@ -405,15 +429,14 @@ class Telegram:
         faults = self._faults[call.method.lower()]
         fault = faults.popleft() if faults else None
         try:
-            answer = await self._play(request, call, fault)
-            call.status = answer.status if answer.prepared is False else 0
-            return answer
+            answer = await self._play(call, fault)
+            call.status = answer.status if answer else 0
+            return answer or _reset(request)
         finally:
             self._wake()
 
-    async def _play(
-        self, request: web.Request, call: Call, fault: Fault | None
-    ) -> web.StreamResponse:
+    async def _play(self, call: Call, fault: Fault | None) -> web.Response | None:
+        """The answer, or none if the connection is to be reset."""
         match fault:
             case TooMany(seconds):
                 text = f"Too Many Requests: retry after {seconds}"
@@ -421,9 +444,11 @@ class Telegram:
             case Fail(status, description, False):
                 return _answer(Refusal(status, description))
             case Reset(False):
-                return _reset(request)
+                return None
             case Hold(gate, False):
                 await gate.wait()
+            case _:
+                pass
         try:
             answer = web.json_response({"ok": True, "result": await self._perform(call)})
         except Refusal as refusal:
@@ -433,7 +458,266 @@ class Telegram:
             case Fail(status, description, True):
                 return _answer(Refusal(status, description))
             case Reset(True):
-                return _reset(request)
+                return None
             case Hold(gate, True):
                 await gate.wait()
+            case _:
+                pass
         return answer
+
+    async def _perform(self, call: Call) -> object:
+        methods: dict[str, Callable[[Json], object]] = {
+            "getme": lambda _: self.bot,
+            "setwebhook": self._set_webhook,
+            "deletewebhook": self._delete_webhook,
+            "getwebhookinfo": self._webhook_info,
+            "sendmessage": self._send_message,
+            "editmessagetext": self._edit_message_text,
+            "answercallbackquery": self._answer_callback_query,
+            "sendchataction": self._send_chat_action,
+        }
+        name = call.method.lower()
+        if name == "getupdates":
+            return await self._get_updates(call.params)
+        if name not in methods:
+            raise Refusal(404, "Not Found: method not found")
+        return methods[name](call.params)
+
+    async def _get_updates(self, params: Json) -> list[Json]:
+        if self.webhook:
+            raise Refusal(
+                409,
+                "Conflict: can't use getUpdates method while webhook is active; "
+                "use deleteWebhook to delete the webhook first",
+            )
+        self._allow(params)
+        offset, limit = _int(params, "offset"), min(max(_int(params, "limit") or 100, 1), 100)
+        if offset < 0:
+            del self.pending[:offset]
+        else:
+            self.pending[:] = [u for u in self.pending if u["update_id"] >= offset]
+        mine = self._poll = object()
+        self._wake()
+        with anyio.move_on_after(min(_int(params, "timeout"), 50)):
+            await self.until(lambda: self.pending or self._poll is not mine)
+        if self._poll is not mine:
+            raise Refusal(
+                409,
+                "Conflict: terminated by other getUpdates request; "
+                "make sure that only one bot instance is running",
+            )
+        return self.pending[:limit]
+
+    def _allow(self, params: Json) -> None:
+        """Which updates are made from now on; what was set stays if nothing is said."""
+        if "allowed_updates" in params:
+            self._allowed = list(params["allowed_updates"])
+
+    def _set_webhook(self, params: Json) -> bool:
+        secret = params.get("secret_token", "")
+        if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret):
+            raise bad("secret token contains unallowed characters")
+        self._allow(params)
+        self._drop_if_asked(params)
+        url = params.get("url", "")
+        self.webhook = {"url": url, "secret_token": secret} if url else {}
+        self._poll = None  # a poll under way is over
+        self._wake()
+        return True
+
+    def _delete_webhook(self, params: Json) -> bool:
+        self._drop_if_asked(params)
+        self.webhook = {}
+        return True
+
+    def _drop_if_asked(self, params: Json) -> None:
+        if params.get("drop_pending_updates") in (True, "true", "True", "1"):
+            self.pending.clear()
+
+    def _webhook_info(self, _: Json) -> Json:
+        url = self.webhook.get("url", "")
+        pending = len(self.pending)
+        return {"url": url, "has_custom_certificate": False, "pending_update_count": pending}
+
+    def _send_message(self, params: Json) -> Json:
+        chat = self._addressed(params)
+        text, entities = _content(params)
+        extra: Json = {"entities": entities} if entities else {}
+        if reply := params.get("reply_parameters"):
+            key = (chat.id, reply["message_id"])
+            if key in self.messages:
+                extra["reply_to_message"] = self._shown(*key)
+            elif not reply.get("allow_sending_without_reply"):
+                raise bad("message to be replied not found")
+        if thread := _int(params, "message_thread_id"):
+            extra |= {"message_thread_id": thread, "is_topic_message": True}
+            extra.setdefault("reply_to_message", chat.topics[thread])
+        if keyboard := _keyboard(params):
+            extra["reply_markup"] = keyboard
+        if preview := params.get("link_preview_options"):
+            extra["link_preview_options"] = preview
+        message = self._message(chat, self._self(), text)
+        message |= extra
+        return message
+
+    def _edit_message_text(self, params: Json) -> Json:
+        chat = self._addressed(params)
+        message = self.messages.get((chat.id, _int(params, "message_id")))
+        if message is None:
+            raise bad("message to edit not found")
+        if message["from"]["id"] != self.bot["id"]:
+            raise bad("message can't be edited")
+        text, entities = _content(params)
+        new = {"text": text, "entities": entities, "reply_markup": _keyboard(params)}
+        if all(message.get(name, type(value)()) == value for name, value in new.items()):
+            raise bad(
+                "message is not modified: specified new message content and reply markup "
+                "are exactly the same as a current content and reply markup of the message"
+            )
+        for name, value in new.items():
+            message[name] = value
+            if not value:
+                del message[name]
+        message["edit_date"] = int(time.time())
+        return message
+
+    def _answer_callback_query(self, params: Json) -> bool:
+        query_id = str(params.get("callback_query_id", ""))
+        if query_id not in self._queries:
+            raise bad("query is too old and response timeout expired or query ID is invalid")
+        self.answered[query_id] = params
+        return True
+
+    def _send_chat_action(self, params: Json) -> bool:
+        self._addressed(params)
+        if params.get("action") not in ("typing", "upload_document", "upload_photo"):
+            raise bad("wrong parameter action in request")
+        self.actions.append(params)
+        return True
+
+    def _self(self) -> Json:
+        return {name: self.bot[name] for name in ("id", "is_bot", "first_name", "username")}
+
+    def _addressed(self, params: Json) -> Chat:
+        """The chat and thread that a call names, if the bot may write there."""
+        if "chat_id" not in params:
+            raise bad("chat_id is empty")
+        chat = self._chats.get(_int(params, "chat_id"))
+        if chat is None:
+            raise bad("chat not found")
+        if chat.id in self._blocked:
+            raise Refusal(403, "Forbidden: bot was blocked by the user")
+        thread = _int(params, "message_thread_id")
+        if thread and thread not in chat.topics:
+            raise bad("message thread not found")
+        return chat
+
+    async def push(self) -> None:
+        """Push updates to the webhook for ever, each until it is taken, in order."""
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as client:
+            while True:
+                await self.until(lambda: self.webhook and self.pending)
+                update, secret = self.pending[0], self.webhook["secret_token"]
+                headers = {"X-Telegram-Bot-Api-Secret-Token": secret} if secret else {}
+                try:
+                    async with client.post(
+                        self.webhook["url"], json=update, headers=headers
+                    ) as answer:
+                        status = answer.status
+                except (aiohttp.ClientError, TimeoutError):
+                    status = 0
+                self.pushes.append(status)
+                if 200 <= status < 300:
+                    self.pending[:] = [u for u in self.pending if u is not update]
+                self._wake()
+                if not 200 <= status < 300:
+                    await anyio.sleep(RETRY_S)  # sleep: the pace of retries is what is played
+
+
+def _content(params: Json) -> tuple[str, list[Json]]:
+    """What a message shows, and how."""
+    text = str(params.get("text", ""))
+    entities: list[Json] = []
+    match params.get("parse_mode", ""):
+        case "HTML" | "html":
+            text, entities = parse_html(text)
+        case "":
+            pass
+        case _:
+            raise bad("unsupported parse_mode")
+    if not text.strip():
+        raise bad("message text is empty" if not params.get("text") else "text must be non-empty")
+    if utf16(text) > MAX_LENGTH:
+        raise bad("message is too long")
+    return text, entities
+
+
+def _keyboard(params: Json) -> Json:
+    markup = params.get("reply_markup") or {}
+    if not isinstance(markup, dict):
+        raise bad("object expected as reply markup")
+    for button in (button for row in markup.get("inline_keyboard", []) for button in row):
+        if not button.get("text"):
+            raise bad("inline keyboard button text must be non-empty")
+        if not 1 <= len(button.get("callback_data", button.get("url", "")).encode()) <= 64:
+            raise bad("BUTTON_DATA_INVALID")
+    return markup
+
+
+def _int(params: Json, name: str) -> int:
+    try:
+        return int(params.get(name) or 0)
+    except ValueError:
+        raise bad(f"{name} must be a number") from None
+
+
+_OBJECTS = ("allowed_updates", "reply_parameters", "link_preview_options", "reply_markup")
+
+
+async def _params(request: web.Request) -> Json:
+    """Parameters as the Bot API takes them: query, form or JSON; objects as JSON in a form."""
+    params: Json = dict(request.query)
+    if request.content_type == "application/json":
+        params |= await request.json()
+    else:
+        params |= dict(await request.post())
+    for name in _OBJECTS:
+        if isinstance(params.get(name), str):
+            params[name] = json.loads(params[name])
+    return params
+
+
+def _answer(refusal: Refusal) -> web.Response:
+    return web.json_response(refusal.body, status=refusal.status)
+
+
+def _reset(request: web.Request) -> web.Response:
+    """No answer: the peer sees its connection reset."""
+    if request.transport is not None:
+        sock = request.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        request.transport.close()
+    return web.Response()
+
+
+@asynccontextmanager
+async def serve() -> AsyncIterator[Telegram]:
+    """A server on loopback for the length of a block."""
+    telegram = Telegram()
+    runner = web.AppRunner(
+        telegram.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        telegram.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        # Not in a task group: what a test raises inside the block would come out wrapped.
+        pushing = asyncio.create_task(telegram.push())
+        try:
+            yield telegram
+        finally:
+            pushing.cancel()
+            with suppress(asyncio.CancelledError):
+                await pushing
+    finally:
+        await runner.cleanup()

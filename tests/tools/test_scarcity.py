@@ -18,7 +18,6 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.types import Owner, SessionId, SessionKey
 from holdfast.errors import ToolFailed
 from holdfast.tools import hands, proxy
-from holdfast.tools.cage import Cage
 from holdfast.tools.sandbox import Level, Sandbox, Unprobed
 from holdfast.tools.terminal import Terminal
 from tests.behaviour.hands import until
@@ -294,13 +293,6 @@ async def test_a_command_asked_for_before_that_is_known_is_refused_in_words(
                 await found.posture()
         (tmp_path / "home" / "canary").unlink()
         assert (await found.posture()).level > Level.L0
-
-
-def test_a_target_that_could_not_be_written_is_not_left_in_the_users_home(tmp_path: Path) -> None:
-    with ExitStack() as clean:
-        Cage(tmp_path / "home", tmp_path, clean)
-        assert list(tmp_path.glob(".holdfast-canary-*"))
-    assert not list(tmp_path.glob(".holdfast-canary-*"))
 
 
 # An interpreter behind links

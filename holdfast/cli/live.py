@@ -1,0 +1,141 @@
+"""What commands say while they work, so that it can pass for nothing else on the screen.
+
+Every row of it bears a mark in the margin, also those that the width of the terminal makes of
+a long line. A question never bears it. Of much that comes at once the first and the last rows
+are shown: the result has the rest.
+
+While a question waits for its answer, what the run says waits too, and comes after it.
+"""
+
+import os
+import sys
+import unicodedata
+
+from msgspec.structs import replace
+
+from holdfast.cli.output import Output
+from holdfast.cli.wire import Event, Frame
+
+MARK = "│ "
+ROWS = 40  # of one event
+KEPT = 64 * 1024  # characters of output that wait for the end of a question
+_TAB = 8
+
+
+class Margin:
+    """The place where calls write, one of them at a time."""
+
+    def __init__(self) -> None:
+        self._output = Output()
+        self._column = 0
+        self.speaker = ""  # the call whose output has not ended its line
+
+    def hear(self, event: Event) -> str:
+        """What of it can be written now."""
+        return self._output.text(event.call_id, event.delta)
+
+    def write(self, call_id: str, said: str) -> str:
+        """How it is written, where no other call's line is open."""
+        goes_on, ended = bool(self.speaker), said.endswith("\n")
+        rows, column = fold(said.removesuffix("\n"), _width(), self._column)
+        self.speaker, self._column = ("", 0) if ended else (call_id, column)
+        return MARK * (not goes_on) + f"\n{MARK}".join(_few(rows)) + "\n" * ended
+
+    def end(self) -> str:
+        """The end of the line that a call has left open, if one has."""
+        spoke, self.speaker, self._column = self.speaker, "", 0
+        return "\n" if spoke else ""
+
+    def forget(self, call_id: str) -> None:
+        """The call is over."""
+        self._output.end(call_id)
+
+
+def marked(text: str) -> str:
+    """What a process has written, as rows of its own below ours."""
+    said = Output().text("", text).rstrip("\n")
+    return "".join(f"\n{MARK}{row}" for row in _few(fold(said, _width(), 0)[0]))
+
+
+def fold(text: str, width: int, column: int) -> tuple[list[str], int]:
+    """The rows that a text makes, the first from `column` on, and where the last one ends.
+
+    A character counts for as many columns as it may take: a row ends early rather than late.
+    Without a width there are no rows but lines.
+    """
+    rows: list[str] = []
+    for number, line in enumerate(text.split("\n")):
+        column = 0 if number else column
+        begin = 0
+        for at, char in enumerate(line if width else ""):
+            if column + (wide := _columns(char)) > width:
+                rows.append(line[begin:at])
+                begin, column = at, 0
+            column += wide
+        rows.append(line[begin:])
+    return rows, column
+
+
+def _columns(char: str) -> int:
+    if char == "\t":
+        return _TAB
+    return 1 if char.isascii() or unicodedata.east_asian_width(char) not in "WF" else 2
+
+
+def _few(rows: list[str]) -> list[str]:
+    if len(rows) <= ROWS:
+        return rows
+    half = ROWS // 2
+    return [*rows[:half], f"… {len(rows) - 2 * half} lines …", *rows[-half:]]
+
+
+def _width() -> int:
+    """How many columns the margin leaves; 0 where nobody knows."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return 0
+    try:
+        return max(os.get_terminal_size(sys.stderr.fileno()).columns - len(MARK), 0)
+    except (OSError, ValueError):
+        return 0
+
+
+class Waiting:
+    """What a run says while a question waits for its answer. Of long output the end is kept."""
+
+    def __init__(self) -> None:
+        self._frames: list[Frame] = []
+        self._room = KEPT
+        self.cut = False  # some of the output is left out
+
+    def add(self, frame: Frame) -> None:
+        """One more event. What a call says in one go is one."""
+        event = frame.event
+        if event.event != "tool.progress":
+            self._frames.append(frame)
+            return
+        self._room -= len(event.delta)
+        last = self._frames[-1].event if self._frames else None
+        if last is not None and (last.event, last.call_id) == (event.event, event.call_id):
+            event = replace(last, delta=last.delta + event.delta)
+            self._frames.pop()
+        self._frames.append(Frame(event, frame.line))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop the oldest output that is too much."""
+        at = 0
+        while self._room < 0:
+            event = self._frames[at].event
+            if event.event != "tool.progress" or not event.delta:
+                at += 1
+                continue
+            dropped = min(-self._room, len(event.delta))
+            kept = replace(event, delta=event.delta[dropped:])
+            self._frames[at] = Frame(kept, self._frames[at].line)
+            self._room += dropped
+            self.cut = True
+
+    def take(self) -> list[Frame]:
+        """All of it, oldest first."""
+        frames, self._frames, self._room = self._frames, [], KEPT
+        return frames

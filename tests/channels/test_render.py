@@ -1,0 +1,290 @@
+"""Rendering: what a model wrote arrives whole, in parts that Telegram takes, and nothing else does."""
+
+import html
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.channels.render import Part, defang, hosts, telegram, utf16_length
+from tests.fakes.telegram import parse_html
+
+NAMED = frozenset({"example.org"})
+
+# Pieces that make markdown, break it, or look like Telegram's own markup.
+PIECES = st.sampled_from(
+    ["*", "**", "***", "_", "__", "~~", "`", "``", "```", "```py\n", "\n```\n", "~~~\n", "> ", "\n> ",
+     "\n", "\n\n", " ", "- ", "\n- ", "\n1. ", "# ", "\n## ", "[", "]", "(", ")", "](", "![", "|",
+     "\n|---|---|\n", "| a | b |", "\\", "<", ">", "&", '"', "'", "<b>", "</b>", "<a href=\"x\">",
+     "</code>", "&lt;", "&#60;", "https://example.org/a_b", "https://evil.example/x?q=1", "evil.com",
+     "www.evil.net/x", "[x](https://example.org/)", "[x](https://evil.example/)", "[x](src/a.py)",
+     "word", "Zoë", "😀", "漢字", "e\u0301", "\u200d", "\u202e", "\x00", "\ud800", "a" * 30, "\t", "\r\n"]
+)  # fmt: skip
+TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=8)), max_size=60).map("".join)
+LIMITS = st.integers(24, 120) | st.just(4096)
+
+
+def render(text: str, limit: int = 4096) -> tuple[Part, ...]:
+    return telegram(text, named_hosts=NAMED, max_length=limit)
+
+
+def one(text: str) -> str:
+    [part] = render(text)
+    return part.html
+
+
+def squeezed(text: str) -> str:
+    """Without white space, which is lost where a text is cut."""
+    return "".join(text.split())
+
+
+@given(TEXTS, LIMITS)
+@settings(max_examples=400, deadline=None)
+@example("**" + "a" * 40 + "**", 24)
+@example("```py\n" + "x = 1\n" * 20 + "```", 24)
+@example("[" + "a" * 40 + "](https://example.org/)", 24)
+def test_any_text_gives_parts_that_telegram_takes(text: str, limit: int) -> None:
+    for part in render(text, limit):
+        shown, entities = parse_html(part.html)
+        assert shown.strip()
+        assert utf16_length(shown) <= limit
+        assert utf16_length(part.text) <= limit
+        part.html.encode()
+        code = [e for e in entities if e["type"] in ("code", "pre")]
+        for inner in code:
+            around = {e["type"] for e in entities if _overlap(e, inner)} - {"code", "pre"}
+            assert around <= {"blockquote"}
+
+
+def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
+    return (
+        one["offset"] < other["offset"] + other["length"]
+        and other["offset"] < one["offset"] + one["length"]
+    )
+
+
+@given(TEXTS, LIMITS)
+@settings(max_examples=400, deadline=None)
+def test_the_parts_together_are_the_whole(text: str, limit: int) -> None:
+    """Cut small or not at all: the same content, with markup and without."""
+    whole = render(text, 1 << 30)
+    parts = render(text, limit)
+    if not re.search(r"\]\(\S{3,}\)", text):  # a link too long for its message is told, not linked
+        shown = "".join(parse_html(part.html)[0] for part in parts)
+        assert squeezed(shown) == squeezed("".join(parse_html(p.html)[0] for p in whole))
+    assert squeezed("".join(p.text for p in parts)) == squeezed("".join(p.text for p in whole))
+
+
+@given(TEXTS)
+@settings(max_examples=400, deadline=None)
+def test_no_word_of_the_input_is_lost(text: str) -> None:
+    """It arrives as text, as a link's target or as a language."""
+    readable = "".join(_readable(part.html) for part in render(text))
+    assert [word for word in re.findall(r"[^\W_]+", text) if word not in readable] == []
+    lost = Counter(filter(str.isalnum, text)) - Counter(readable)
+    assert "](" in text or not lost  # neighbours with one target become one link
+
+
+def _readable(markup: str) -> str:
+    markup = re.sub(r'<a href="([^"]*)">(.*?)</a>', r"\2 \1", markup, flags=re.DOTALL)
+    markup = re.sub(r'<pre><code class="language-([^"]*)">', r"\1 ", markup)
+    return html.unescape(re.sub(r"<[^>]*>", "", markup))
+
+
+@given(st.text(st.characters(exclude_characters="*_~`[]()|#>+-\\", exclude_categories=["Cs"])))
+@settings(deadline=None)
+def test_what_is_not_markdown_is_text_whatever_it_looks_like(text: str) -> None:
+    text = re.sub(r"[\x00-\x1f\x7f\u2028-\u202e]", " ", text)
+    text = re.sub(r"[.:]", " ", text)  # addresses have their own tests
+    for part in render(text):
+        shown, entities = parse_html(part.html)
+        assert entities == []
+        assert shown == part.text
+    assert squeezed("".join(p.text for p in render(text))) in ("", squeezed(text))
+
+
+@pytest.mark.parametrize(
+    ("markdown", "rendered"),
+    [
+        ("plain", "plain"),
+        ("**bold** and *it*, __bold__ and _it_", "<b>bold</b> and <i>it</i>, <b>bold</b> and <i>it</i>"),
+        ("***both***", "<b><i>both</i></b>"),
+        ("**a *b* c**", "<b>a <i>b</i> c</b>"),
+        ("~~gone~~ but ~5 to ~6", "<s>gone</s> but ~5 to ~6"),
+        ("2 * 3 * 4, snake_case_name, **open", "2 * 3 * 4, snake_case_name, **open"),
+        (r"\*not\* \`code\`", "*not* `code`"),
+        ("`a < b && **c**`", "<code>a &lt; b &amp;&amp; **c**</code>"),
+        ("`` a`b ``", "<code>a`b</code>"),
+        ("**`x` y**", "<code>x</code><b> y</b>"),
+        ("<b>no</b> &amp; <script>", "&lt;b&gt;no&lt;/b&gt; &amp;amp; &lt;script&gt;"),
+        ("# Title *x*\ntext", "<b>Title <i>x</i></b>\ntext"),
+        ("- one\n  * two\n+ three\n1. four", "• one\n  • two\n• three\n1. four"),
+        ("> a\n> **b**\n\nc", "<blockquote>a\n<b>b</b></blockquote>\n\nc"),
+        ("> > deep", "<blockquote>deep</blockquote>"),
+        ("a\n\n\n\nb", "a\n\nb"),
+        ("```\na < b\n  c\n```", "<pre>a &lt; b\n  c</pre>"),
+        ("```c++\nx\n```", '<pre><code class="language-c++">x</code></pre>'),
+        ("```py title=a.txt\nx\n```", 'title=a.txt\n<pre><code class="language-py">x</code></pre>'),
+        ("1. do\n   ```sh\n   ls\n   ```\n2. done",
+         '1. do\n<pre><code class="language-sh">ls</code></pre>\n2. done'),
+        ("```\nnever closed", "<pre>never closed</pre>"),
+        ("~~~~\n```\n~~~~", "<pre>```</pre>"),
+        ("[x](https://example.org/a_(b)?c=1&d)",
+         '<a href="https://example.org/a_(b)?c=1&amp;d">x</a>'),
+        ("[**x** y](https://example.org/)",
+         '<a href="https://example.org/"><b>x</b> y</a>'),
+        ("[`x`](https://example.org/)", '<a href="https://example.org/">x</a>'),
+        ("![cat](https://example.org/c.png)", '<a href="https://example.org/c.png">cat</a>'),
+        ("[file](src/a_b_c.py)", "file (src/a_b_c.py)"),
+        ("[me](tg://user?id=1)", "me (tg[:]//user?id=1)"),
+        ("[x](javascript:alert`1`)", "x (javascript:alert`1`)"),
+        ('[x](https://example.org/"><b>)', '[x](https://example.org/"&gt;&lt;b&gt;)'),
+        ("**https://example.org/a_b_**.", "<b>https://example.org/a_b_</b>."),
+        ("see https://example.org/a_b_c_d.", "see https://example.org/a_b_c_d."),
+        ("| a | b |\n|:--|--:|\n| `x` | **y** z |", "<pre>a | b\n- | ---\nx | y z</pre>"),
+        ("a | b\n--|--\n漢字 | \\| |\nafter", "<pre>a    | b\n---- | -\n漢字 | |</pre>\nafter"),
+        ("a | b\nno table", "a | b\nno table"),
+    ],
+)  # fmt: skip
+def test_markdown_looks_as_it_is_meant(markdown: str, rendered: str) -> None:
+    assert one(markdown) == rendered
+
+
+def test_the_fallback_says_where_links_lead() -> None:
+    [part] = render("**see** [the docs](https://example.org/d) or `x`")
+    assert part.text == "see the docs (https://example.org/d) or x"
+
+
+@pytest.mark.parametrize("blank", ["", " \n\n ", "```\n\n```", "\x00", "\u200b", ">", "** **"[2:3]])
+def test_nothing_to_see_is_nothing_to_send(blank: str) -> None:
+    assert render(blank) == ()
+
+
+def test_parts_end_where_it_hurts_least() -> None:
+    text = "First paragraph here.\n\nSecond one is a bit longer.\n\nThird."
+    assert [p.text for p in render(text, 52)] == [
+        "First paragraph here.\n\nSecond one is a bit longer.",
+        "Third.",
+    ]
+    assert [p.text for p in render("one two three four", 9)] == ["one two", "three", "four"]
+    assert [p.text for p in render("abcdefghij", 4)] == ["abcd", "efgh", "ij"]
+
+
+def test_length_is_counted_as_telegram_counts() -> None:
+    assert [p.text for p in render("😀" * 5, 4)] == ["😀😀", "😀😀", "😀"]
+    assert len(render("x" * 4096)) == 1
+    assert len(render("<" * 4096)) == 1
+    assert len(render("😀" * 2049)) == 2
+
+
+def test_a_code_block_that_fits_into_a_message_is_not_cut() -> None:
+    code = "\n".join(f"    line {n}" for n in range(8))
+    parts = render(f"Some words before it.\n```py\n{code}\n```\nand after", 100)
+    [block] = [p for p in parts if "<pre>" in p.html]
+    assert block.html.startswith(f'<pre><code class="language-py">{code}</code></pre>')
+
+
+def test_a_longer_one_is_cut_between_lines_and_stays_code() -> None:
+    lines = [f"    step({n})" for n in range(40)]
+    parts = render("```py\n" + "\n".join(lines) + "\n```", 100)
+    assert all(
+        re.fullmatch(r'<pre><code class="language-py">[^<]*</code></pre>', p.html) for p in parts
+    )
+    assert "\n".join(p.text for p in parts).split("\n") == lines
+
+
+def test_emphasis_and_quotes_go_on_in_the_next_part() -> None:
+    first, second = render("> **one two three four five**", 15)
+    assert first.html == "<blockquote><b>one two three</b></blockquote>"
+    assert second.html == "<blockquote><b>four five</b></blockquote>"
+
+
+@pytest.mark.parametrize(
+    ("text", "defanged"),
+    [
+        ("https://evil.example/a.b?q=s.", "https[:]//evil[.]example/a[.]b?q=s."),
+        ("HTTPS://EVIL.example/", "HTTPS[:]//EVIL[.]example/"),
+        ("https://example.org@evil.example/x", "https[:]//example[.]org@evil[.]example/x"),
+        (r"https://evil.example\@example.org/", r"https[:]//evil[.]example\@example[.]org/"),
+        ("https://example.org.evil.example", "https[:]//example[.]org[.]evil[.]example"),
+        ("https://sub.example.org/", "https[:]//sub[.]example[.]org/"),
+        ("https://example.org/?to=https://evil.example/",
+         "https[:]//example[.]org/?to=https[:]//evil[.]example/"),
+        ("1https://evil.example/x", "1https[:]//evil[.]example/x"),
+        ("http://10.0.0.1:8080/x", "http[:]//10[.]0[.]0[.]1[:]8080/x"),
+        ("https://example.org/)evil.com/x", "https://example.org/)evil[.]com/x"),
+        ("https://example.org(@evil.example/", "https[:]//example[.]org(@evil[.]example/"),
+        ("..evil.com and a/evil.com", "[.][.]evil[.]com and a/evil[.]com"),
+        ("http://[::1]/x", "http[:]//[[:][:]1]/x"),
+        ("tg://resolve?domain=evil", "tg[:]//resolve?domain=evil"),
+        ("evil.example/path", "evil[.]example/path"),
+        ("evil。example/path", "evil[。]example/path"),
+        ("see secret.evil.com, now", "see secret[.]evil[.]com, now"),
+        ("https://example.org/a.b and http://www.EXAMPLE.org:8080/x", None),
+        ("example.org/x and example.org", None),
+        ("main.py:12, src/a.py, README.md, v1.2/v1.3, e.g. this and/or that, mail a@b.com", None),
+    ],
+)  # fmt: skip
+def test_addresses_of_hosts_nobody_named_are_defanged(text: str, defanged: str | None) -> None:
+    expected = text if defanged is None else defanged
+    assert defang(text, NAMED) == expected
+    assert defang(expected, NAMED) == expected
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_no_foreign_address_is_live_in_any_message(text: str) -> None:
+    for part in render(text):
+        shown, entities = parse_html(part.html)
+        assert all(e["url"].startswith("https://example.org/") for e in entities if "url" in e)
+        raw = shown.encode("utf-16-le")
+        for entity in entities:  # nothing is opened in code
+            if entity["type"] in ("code", "pre"):
+                start, end = 2 * entity["offset"], 2 * (entity["offset"] + entity["length"])
+                raw = raw[:start] + " ".encode("utf-16-le") * entity["length"] + raw[end:]
+        for readable in (raw.decode("utf-16-le"), part.text):
+            others = re.sub(r"https://example\.org(?![\w.@:\-])[^\s<>()\[\]{}\"'«»]*", "", readable)
+            assert not re.search(r"https?://\w|(?<![@.\-])\bevil\.(com|net)(?![\w.\-])", others)
+
+
+def test_markup_cannot_hide_an_address() -> None:
+    text = r"evil.c**om**/x https://ev*il*.example/y evil\.com/z [https://example.org](https://evil.example)"
+    [part] = render(text)
+    assert "evil.com" not in part.text
+    assert "evil.example" not in part.html
+    assert "<a " not in part.html
+
+
+def test_code_is_shown_as_it_is_but_defanged_where_it_is_not_code() -> None:
+    [part] = render("`curl https://evil.example/x`")
+    assert part.html == "<code>curl https://evil.example/x</code>"
+    assert part.text == "curl https[:]//evil[.]example/x"
+
+
+def test_hosts_are_what_a_user_named() -> None:
+    said = (
+        "look at https://Docs.Example.org:8443/a?b=c.d, intranet.local, http://box/x and localhost"
+    )
+    assert hosts(said) >= {"docs.example.org", "intranet.local", "box", "localhost"}
+    assert defang("https://docs.example.org/x http://box/y", hosts(said)).count("[") == 0
+
+
+def test_a_hostile_text_costs_little() -> None:
+    """Linear: ten seconds (the test's limit) would not do for one quadratic pass."""
+    for piece in (
+        "*a_",
+        "[",
+        "`",
+        "` ",
+        "> ",
+        "a.",
+        "https://",
+        "~~a",
+        "[a](",
+        "a@",
+        "```\n",
+        "|a|\n|-|\n",
+    ):
+        render(piece * (60_000 // len(piece)))
