@@ -11,12 +11,24 @@ from pathlib import Path
 
 import aiohttp
 import anyio
+import anyio.abc
+from msgspec.structs import replace
 
-from bench.processes import Contestant, rss_mb, serving
+from bench.processes import Broken, Contestant, rss_mb, serving
 from bench.sections import Bench, say
 from bench.table import Figure, figure
-from holdfast.tools.sandbox import Profile, Sandbox
-from holdfast.tools.spawn import Execution, Process, Spawner
+from holdfast.machine import SystemClock
+from holdfast.core.execution import execution_hash
+from holdfast.core.redaction import Redactor
+from holdfast.core.run import Origin
+from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
+from holdfast.journal.blobs import Blobs
+from holdfast.tools import terminal
+from holdfast.tools.hands import Hands
+from holdfast.tools.sandbox import Sandbox
+from holdfast.tools.spawn import Spawner
+from holdfast.tools.terminal import Terminal
+from holdfast.tools.tool import Context, Done, Judge
 
 TRUE = "/usr/bin/true"
 WAITING = 100
@@ -34,63 +46,102 @@ def hands(bench: Bench) -> Iterator[Figure]:
 
 
 class _Shop:
-    """A spawner and a sandbox, as the gateway has them."""
+    """The terminal tool, as the gateway has it: judged, confined, with its way to the proxy."""
 
-    def __init__(self, home: Path) -> None:
-        self._spawner = Spawner(home / "calls", os.getpid(), time.time)
-        self.sandbox = Sandbox(home, Path.home(), allow_none=False)
+    def __init__(self, home: Path, tasks: anyio.abc.TaskGroup) -> None:
+        spawner = Spawner(home / "calls", os.getpid(), time.time)
+        sandbox = Sandbox(home, Path.home(), allow_none=False)
+        self.hands = Hands(spawner, sandbox, Redactor(()), tasks, SystemClock())
+        (self._terminal,) = terminal.tools(self.hands)
         self._workspace = home.with_name("hands-work")
         self._workspace.mkdir()
+        self._blobs = Blobs(home)
         self._count = 0
 
-    async def start(self, *argv: str) -> Process:
+    async def run(self, command: str) -> None:
+        """One command, from its judgement to its result."""
         self._count += 1
-        work = str(self._workspace)
-        confined = self.sandbox.confine(Profile(work), argv, work)
-        try:
-            order = Execution(
-                confined.argv, confined.cwd, confined.env, 60.0, pass_fds=confined.pass_fds
-            )
-            return await self._spawner.start(f"call-{self._count}", order)
-        finally:
-            confined.close()
+        context = self._context()
+        asked = Terminal(command)
+        judge = await self._terminal.permit(context, asked)
+        assert isinstance(judge, Judge)
+        judged = replace(context, execution=execution_hash(judge.request))
+        outcome = await self._terminal.run(judged, asked)
+        if not isinstance(outcome, Done):
+            raise Broken(f"{command} gave {outcome}")
+
+    def _context(self) -> Context:
+        return Context(
+            session=SessionKey(OPERATOR, SessionId("bench")),
+            run_id=RunId("run"),
+            turn=self._count,
+            call_id=CallId("call"),
+            workspace=self._workspace,
+            blobs=self._blobs,
+            cwd=str(self._workspace),
+            origin=Origin(platform="cli"),
+            processes={},
+            hosts=(),
+            execution="",
+            progress=lambda text: None,
+            may_reach=_nobody,
+        )
+
+    async def stop(self, command: str) -> float:
+        """How many ms it takes from the stop of a command at work to its end."""
+        took = 0.0
+
+        async def stopped() -> None:
+            nonlocal took
+            await anyio.sleep(0.2)  # until it is at work
+            took = time.perf_counter()
+            scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(stopped)
+            with anyio.CancelScope() as scope:
+                await self.run(command)
+        return (time.perf_counter() - took) * 1e3
+
+
+async def _nobody(host: str) -> bool:
+    return False
 
 
 async def _alone(bench: Bench) -> list[Figure]:
     home = bench.home / "hands-alone"
     home.mkdir()
-    shop = _Shop(home)
-    posture = await shop.sandbox.probe()
-    say(f"  {posture.note}")
+    async with anyio.create_task_group() as tasks:
+        shop = _Shop(home, tasks)
+        say(f"  {(await shop.hands.posture()).note}")
+        figures = await _measure(shop, 15 if bench.quick else 60)
+        tasks.cancel_scope.cancel()
+    return figures
+
+
+async def _measure(shop: _Shop, rounds: int) -> list[Figure]:
     bare, ours, stops = [], [], []
-    for n in range(15 if bench.quick else 60):
+    for n in range(rounds):
         began = time.perf_counter()
         subprocess.run([TRUE], check=True)  # noqa: ASYNC221  the bare one, as bare as can be
         bare.append((time.perf_counter() - began) * 1e3)
         began = time.perf_counter()
-        await (await shop.start(TRUE)).wait()
+        await shop.run(TRUE)
         ours.append((time.perf_counter() - began) * 1e3)
         if n % 3 == 0:
-            process = await shop.start("/bin/sh", "-c", "sleep 1000 | cat")
-            began = time.perf_counter()
-            await process.kill()
-            stops.append((time.perf_counter() - began) * 1e3)
-    begun = time.perf_counter()
+            stops.append(await shop.stop("sleep 1000 | cat"))
+    began = time.perf_counter()
     async with anyio.create_task_group() as group:
         for _ in range(PARALLEL):
-            group.start_soon(_one, shop)
-    took = (time.perf_counter() - begun) * 1e3
+            group.start_soon(shop.run, TRUE)
+    together = (time.perf_counter() - began) * 1e3
     cost = statistics.median(ours) - statistics.median(bare)
     return [
         figure("sandboxed true, ms p50 over a bare one", {"holdfast": cost}),
         figure("stop to tree dead, ms p50", {"holdfast": statistics.median(stops)}),
         figure("stop to tree dead, ms worst", {"holdfast": max(stops)}),
-        figure(f"{PARALLEL} commands at once, ms until all ended", {"holdfast": took}),
+        figure(f"{PARALLEL} commands at once, ms until all ended", {"holdfast": together}),
     ]
-
-
-async def _one(shop: _Shop) -> None:
-    await (await shop.start(TRUE)).wait()
 
 
 @asynccontextmanager

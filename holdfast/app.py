@@ -46,7 +46,7 @@ from holdfast.journal import audit
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.lock import SOCKET, Lock, wait_for_lock
-from holdfast.machine import exit_now, say
+from holdfast.machine import SystemClock, exit_now, say
 from holdfast.models.model import Model
 from holdfast.models.offline import Offline
 from holdfast.models.openai import OpenAI
@@ -75,18 +75,6 @@ _OPERATORS_DOOR = Principal(
 _NETWORK = Principal(
     OPERATOR, Capabilities(platform="api_server", answerable=True, late=False), _NOT_ADMIN
 )
-
-
-class SystemClock:
-    """The real clock."""
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`."""
-        await anyio.sleep(seconds)
 
 
 def build_model(config: Config) -> Model:
@@ -130,9 +118,7 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
         )
         closing.push_async_callback(_within, CLOSE_S, journal.aclose)
         async with anyio.create_task_group() as tasks:
-            spawner = Spawner(
-                config.home / CALLS, os.getpid(), time.time, machine.users_umask()
-            )
+            spawner = Spawner(config.home / CALLS, os.getpid(), time.time, machine.users_umask())
             closing.push_async_callback(_within, CLOSE_S, spawner.aclose)
             sandbox = Sandbox(
                 config.home,

@@ -6,9 +6,12 @@ import logging
 import os
 import resource
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from select import select
+
+import anyio
 
 from holdfast import observe
 
@@ -29,6 +32,18 @@ def keep_private() -> None:
 def users_umask() -> int:
     """What the user had before: for what commands make in the user's own directories."""
     return _users_umask[0] if _users_umask else 0o022
+
+
+class SystemClock:
+    """The real clock."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()  # noqa: TID251  this is the clock
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        await anyio.sleep(seconds)
 
 
 def harden() -> None:

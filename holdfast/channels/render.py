@@ -120,7 +120,9 @@ def _normal(host: str) -> str:
 
 
 def _harmless(address: str, named: Collection[str]) -> bool:
-    return all(host in named for host in _hosts_of(address))
+    """Whether it leads nowhere but to `named` and is not glued to another word with a dot."""
+    scheme, *rests = _SCHEME.split(address)
+    return (not rests or scheme.isalpha()) and all(host in named for host in _hosts_of(address))
 
 
 def _bracketed(address: str) -> str:

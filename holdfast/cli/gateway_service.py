@@ -24,6 +24,7 @@ from holdfast.app import record
 from holdfast.cli import units
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import Plain
+from holdfast.cli.wire import refusal
 from holdfast.config import Config
 from holdfast.control import LOG, detach, recorded
 from holdfast.core.lifecycle import Wanted
@@ -36,6 +37,7 @@ END_S = 12.0  # for a stop, after the drain: more than it allows itself
 MANAGER_S = 86_400.0 + 120.0  # a stop takes as long as the drain, which may be a day
 LOOK_S = 2.0
 POLL_S = 0.1
+GATEWAY = "/v1/gateway"
 NOT_RUNNING = 3  # as systemctl says it
 
 _LOST = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
@@ -226,35 +228,36 @@ def _warn(config: Config) -> units.Unit | None:
 async def look(config: Config) -> Running | None:
     """The gateway that serves the home, if one does."""
     try:
-        gateway = msgspec.json.decode(await _ask(config, "GET", ""), type=_Gateway)
-        health = await _ask(config, "GET", "/health/detailed", root="")
-        address = read_owner(config.home).address
-        return Running(
-            gateway.pid, gateway.wanted, address, msgspec.json.decode(health, type=_Health)
-        )
+        status, said = await _ask(config, "GET", GATEWAY)
+        if status != 200:  # a terminal, which has no such door
+            return None
+        gateway = msgspec.json.decode(said, type=_Gateway)
+        _, said = await _ask(config, "GET", "/health/detailed")  # 503 where it is unwell
+        health = msgspec.json.decode(said, type=_Health)
     except _LOST:
         return None
+    return Running(gateway.pid, gateway.wanted, read_owner(config.home).address, health)
 
 
 async def _order(config: Config, path: str) -> None:
+    """Have it taken, or say why it was not."""
     try:
-        await _ask(config, "POST", path)
+        status, said = await _ask(config, "POST", GATEWAY + path)
     except _LOST as error:
         what = f"the gateway did not take the order ({type(error).__name__}); try again"
         raise Exit(Code.TRY_AGAIN, what) from None
+    if status >= 300:
+        raise refusal(status, said)
 
 
-async def _ask(config: Config, method: str, path: str, root: str = "/v1/gateway") -> bytes:
+async def _ask(config: Config, method: str, path: str) -> tuple[int, bytes]:
     timeout = aiohttp.ClientTimeout(total=LOOK_S)
     connector = aiohttp.UnixConnector(str(config.home / SOCKET))
     async with (
         aiohttp.ClientSession("http://localhost", connector=connector, timeout=timeout) as http,
-        http.request(method, root + path) as response,
+        http.request(method, path) as response,
     ):
-        content = await response.read()
-        if response.status >= 300 and response.status != 503:  # unwell, but it answers
-            raise aiohttp.ClientPayloadError(f"the answer is {response.status}")
-        return content
+        return response.status, await response.read()
 
 
 class _Ended(Exception):

@@ -15,13 +15,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from holdfast.app import JOURNAL
 from holdfast.cli import run
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import Plain
 from holdfast.cli.wire import Confined, Health
 from holdfast.config import Config
+from holdfast.control import JOURNAL
 from holdfast.core.approval import Posture
 from holdfast.tools.sandbox import Sandbox
 

@@ -182,10 +182,12 @@ class _Terminal:
         git is never safe here: a workspace's `.git` can be written by commands and file tools,
         and a filter it names runs whatever our own settings say.
         """
-        request, level = await self._request(context, asked)
+        request, level, _ = await self._request(context, asked)
         return Judge(request, level, git_is_safe=False)
 
-    async def _request(self, context: Context, asked: Terminal) -> tuple[ExecutionRequest, Level]:
+    async def _request(
+        self, context: Context, asked: Terminal
+    ) -> tuple[ExecutionRequest, Level, Plan]:
         posture = await self._hands.posture()
         level = Level.L0 if asked.unsandboxed else posture.level
         planned = await to_thread.run_sync(_plan, self._hands, context, asked)
@@ -206,13 +208,12 @@ class _Terminal:
             ),
             purpose=asked.purpose,
         )
-        return request, level
+        return request, level, planned
 
     async def run(self, context: Context, asked: Terminal) -> Outcome:
         """Run it, to its end or into the background; unless it is no longer what was judged."""
-        planned = await to_thread.run_sync(_plan, self._hands, context, asked)
-        request, _ = await self._request(context, asked)
-        if execution_hash(request) != context.execution or request.cwd != planned.cwd:
+        request, _, planned = await self._request(context, asked)
+        if execution_hash(request) != context.execution:
             return Denied(CHANGED_TEXT)
         if not asked.background:
             return await self._foreground(context, asked, planned)

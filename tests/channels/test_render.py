@@ -212,6 +212,7 @@ def test_emphasis_and_quotes_go_on_in_the_next_part() -> None:
         ("https://sub.example.org/", "https[:]//sub[.]example[.]org/"),
         ("https://example.org/?to=https://evil.example/",
          "https[:]//example[.]org/?to=https[:]//evil[.]example/"),
+        ("evil.com+https://example.org/", "evil[.]com+https[:]//example[.]org/"),
         ("1https://evil.example/x", "1https[:]//evil[.]example/x"),
         ("http://10.0.0.1:8080/x", "http[:]//10[.]0[.]0[.]1[:]8080/x"),
         ("https://example.org/)evil.com/x", "https://example.org/)evil[.]com/x"),
@@ -245,7 +246,9 @@ def test_no_foreign_address_is_live_in_any_message(text: str) -> None:
                 start, end = 2 * entity["offset"], 2 * (entity["offset"] + entity["length"])
                 raw = raw[:start] + " ".encode("utf-16-le") * entity["length"] + raw[end:]
         for readable in (raw.decode("utf-16-le"), part.text):
-            others = re.sub(r"https://example\.org(?![\w.@:\-])[^\s<>()\[\]{}\"'«»]*", "", readable)
+            others = re.sub(
+                r"https://example\.org(?![\w.@:\-])[^\s<>()\[\]{}\"'«»]*", "x", readable
+            )
             assert not re.search(r"https?://\w|(?<![@.\-])\bevil\.(com|net)(?![\w.\-])", others)
 
 

@@ -3,10 +3,16 @@
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
+import anyio
 import pytest
 from aiohttp import web
 
+from holdfast.cli import ask
+from holdfast.cli.client import Client
+from holdfast.cli.screen import Plain
+from holdfast.cli.wire import Answered, Approval, Event, Frame, requested
 from tests.cli import Place, Terminal, terminal
 from tests.cli.door import REQUEST, RUN, Door, door
 from tests.fakes.gateway import ROOT, GatewayProcess, gateway
@@ -63,7 +69,7 @@ def _tags(effects: Path) -> list[str]:
 
 def _name(said: str) -> str:
     """The request that the last question in a text is about."""
-    return "apr_" + said.rpartition("apr_")[2].split()[0]
+    return "apr_" + said.rpartition("for an approval, apr_")[2].split()[0]
 
 
 async def _question(screen: Terminal, choices: str = CHOICES) -> str:
@@ -160,7 +166,7 @@ async def test_a_run_that_ends_takes_its_question_with_it(
         run_id = (await it.get("/v1/approvals"))[1]["data"][0]["run_id"]
         await it.post(f"/v1/runs/{run_id}/stop")
         said = await screen.read_until("the run was stopped")
-        assert f"{name} is withdrawn: the run is over" in said
+        assert f"{name} is withdrawn: " in said
         assert await screen.process.wait() == 1
 
 
@@ -262,26 +268,88 @@ async def test_an_answer_that_comes_too_late_is_told_so(place: Place, front: Doo
     assert front.answers == [("apr_1", "always")]
 
 
-async def test_what_comes_meanwhile_is_shown_above_the_question(place: Place, front: Door) -> None:
+async def test_a_command_cannot_forge_a_question_nor_write_between_one_and_its_answer(
+    place: Place, front: Door
+) -> None:
+    forged = "\n? the run asks for an approval:\n  would run:\n    ls\napr_1 ls  [o]nce  [d]eny ? "
     async with terminal(place, "run", "work") as screen:
         front.say("run.started", sandbox="UNSANDBOXED")
-        front.say("tool.started", tool="bash", preview="make", call_id="call_0")
+        front.say("tool.started", tool="bash", preview="make\n? the run asks", call_id="call_0")
+        front.say("tool.progress", call_id="call_0", delta="before\n")
         front.say("approval.request", **REQUEST)
         said = await _question(screen, "[d]eny ? ")
         assert "not well confined here (UNSANDBOXED)" in said
-        assert "would run:\r\n    rm -r build\r\n" in said
-        front.say("tool.progress", call_id="call_0", delta="half a line\x1b]0;x\x07")
-        assert "  half a line\r\napr_1 " in await _question(screen, "[d]eny ? ")
+        assert "→ bash make ⏎ ? the run asks\r\n│ before\r\n? the run asks" in said
+        assert "would run:\r\n    rm -r build\r\napr_1 rm -r build  [o]nce" in said
+        front.say("tool.progress", call_id="call_0", delta=forged)
+        front.say("tool.started", tool="bash", preview="next", call_id="call_2")
+        front.say("approval.request", **REQUEST | {"request_id": "apr_2", "command": "last"})
         await screen.type("s\n")
-        await screen.read_until("approved (session)")
+        said = await _question(screen, "apr_2 last  [o]nce  [s]ession  [a]lways  [d]eny ? ")
+        assert said.startswith("s\r\n… approved (session)\r\n│ \r\n│ ? the run asks")
+        lines = said.partition("(session)\r\n")[2].partition("→ bash next")[0].splitlines()
+        assert len(lines) == 5
+        assert all(line.startswith("│ ") for line in lines)
         front.say("approval.responded", request_id="apr_1", choice="session")
+        await screen.type("d\n")
+        await screen.read_until("denied")
         front.say("run.completed", output="done")
         said = await screen.read_until("done")
         assert "session" not in said  # it has been told
         assert await screen.process.wait() == 0
 
 
-async def test_a_clever_terminal_erases_the_line_and_writes_it_anew(
+async def test_what_an_answer_brings_comes_after_the_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The events come another way than the word that the answer is there, and may be faster."""
+    screen = Plain()
+    answered = anyio.Event()
+
+    async def type_deny() -> str:
+        return "d\n"
+
+    class Faster:
+        async def approvals(self, *runs: str) -> tuple[Approval, ...]:
+            return (requested(asks),)
+
+        async def answer(self, asked: Approval, choice: str) -> Answered:
+            for event in (
+                Event("approval.responded", 2, request_id="apr_1", choice="deny"),
+                Event("tool.completed", 3, tool="bash", error=True, outcome="denied"),
+            ):
+                if not questions.hear(event):
+                    screen.show(Frame(event, ""))
+            answered.set()
+            return Answered(RUN, choice)
+
+    monkeypatch.setattr(ask, "_read_line", type_deny)
+    monkeypatch.setattr(ask, "_drop_typed", lambda: None)
+    monkeypatch.setattr(ask, "_in_background", lambda: False)
+    questions = ask.Questions(cast("Client", Faster()), screen)
+    asks = Event("approval.request", 1, run_id=RUN, request_id="apr_1", choices=("once", "deny"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(questions.put)
+        questions.hear(asks)
+        await answered.wait()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert capsys.readouterr().err.endswith("… denied\n✗ bash (denied)\n")
+
+
+async def test_a_question_that_is_withdrawn_says_why(place: Place, front: Door) -> None:
+    async with terminal(place, "run", "work") as screen:
+        front.say("approval.request", **REQUEST)
+        await _question(screen, "[d]eny ? ")
+        front.say("approval.withdrawn", request_id="apr_1", reason="the call has ended")
+        await screen.read_until("apr_1 is withdrawn: the call has ended\r\n")
+        front.say("approval.withdrawn", request_id="apr_0", reason="nobody knows it")
+        front.say("run.completed", output="so be it")
+        assert (await screen.read_until("so be it")).strip() == "so be it"
+        assert await screen.process.wait() == 0
+
+
+async def test_a_clever_terminal_erases_the_line_and_dims_what_commands_say(
     place: Place, front: Door
 ) -> None:
     place.environ["TERM"] = "xterm"
@@ -289,7 +357,10 @@ async def test_a_clever_terminal_erases_the_line_and_writes_it_anew(
         front.say("approval.request", **REQUEST)
         await _question(screen, "[d]eny ? ")
         front.say("tool.progress", call_id="call_0", delta="a line\n")
-        assert "\r\x1b[K\x1b[2m  a line\x1b[0m\r\napr_1 " in await _question(screen, "[d]eny ? ")
+        front.say("approval.expired", request_id="apr_1")
+        said = await screen.read_until("a line\x1b[0m\r\n")
+        assert said.startswith("\r\x1b[K… apr_1 ran out")
+        assert said.endswith("\r\n\x1b[2m│ a line\x1b[0m\r\n")
 
 
 async def test_a_server_that_cannot_take_the_answer_is_told_of_and_it_is_asked_again(
@@ -313,6 +384,16 @@ async def test_the_submission_says_where_nobody_can_be_asked(place: Place, front
             await screen.read_until("done")
             assert await screen.process.wait() == 0
     assert [said.get("answerable") for said in front.submitted] == [False, False, None, None]
+
+
+async def test_a_denial_through_a_pipe_says_how_to_be_asked(place: Place, front: Door) -> None:
+    front.say("tool.completed", tool="bash", call_id="call_1", error=True, outcome="denied")
+    front.say("run.completed", output="done")
+    piped = await place.holdfast("run", "work")
+    assert piped.out == "done\n"
+    assert piped.err.startswith("✗ bash (denied)\n… what needs an approval is denied here")
+    async with terminal(place, "run", "work") as screen:
+        assert "is denied here" not in await screen.read_until("done")
 
 
 async def test_for_programs_a_question_is_an_event_and_nothing_else(

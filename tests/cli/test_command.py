@@ -180,3 +180,12 @@ async def test_an_unexpected_error_is_one_line_and_its_trace_is_kept(place: Plac
 
     place.environ["HOLDFAST_DEBUG"] = "1"
     assert "Traceback" in (await place.holdfast("run", "hi")).err
+
+
+@pytest.mark.parametrize("command", ["runs", "config", "doctor", "audit"])
+async def test_the_help_of_a_command_says_what_it_is_for_and_its_exit_codes(
+    place: Place, command: str
+) -> None:
+    text = (await place.holdfast(command, "--help")).out
+    assert "\nexit codes: 0 " in text
+    assert max(map(len, text.splitlines())) <= 100

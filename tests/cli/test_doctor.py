@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.journal.audit import FILE, Audit, Entry
 from holdfast.lock import take_lock
 from tests.cli import Place, read_until
 from tests.fakes.model_server import Wait, serve, stream
@@ -165,3 +166,21 @@ async def test_it_speaks_plainly_and_soon_without_a_network(place: Place) -> Non
     assert result.code == 1
     assert "✗ model" in result.out
     assert "Next:" in result.out
+
+
+async def test_a_broken_audit_is_told_of_with_the_command_to_look_at_it(place: Place) -> None:
+    place.home.mkdir(mode=0o700)
+    ledger = Audit(place.home / FILE, time.time)
+    for kind in ("approval.granted", "call.denied"):
+        ledger.append(Entry(kind=kind))
+    ledger.close()
+    assert (await examine(place))["checks"]["audit"]["finding"] == "whole, 2 entries"
+    file = place.home / FILE
+    file.write_text(file.read_text().replace("granted", "refused"))
+    broken = (await examine(place, code=1))["checks"]["audit"]
+    assert (broken["verdict"], broken["next_step"]) == ("bad", "look at it: holdfast audit verify")
+    assert "is broken at line 1: " in broken["finding"]
+    with file.open("ab") as more:
+        more.truncate(5 * 1024 * 1024)
+    long = (await examine(place))["checks"]["audit"]
+    assert (long["verdict"], "holdfast audit verify" in long["finding"]) == ("ok", True)

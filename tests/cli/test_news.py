@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.cli import Place, Terminal, terminal
@@ -134,7 +135,8 @@ async def test_without_an_owner_a_process_ends_with_us_and_the_next_start_tells_
         await screen.type(background("sleep 1000") + "\n")
         await screen.read_until("\n› ")
         said = await leave(screen)
-        assert "ends with us, unless it is detached: sleep 1000" in said
+        assert "end with us, all but detached ones:\r\n  proc_" in said
+        assert ": sleep 1000\r\n" in said
     async with terminal(place, "--session", session(said)) as screen:
         said = await screen.read_until("It wrote nothing.\r\n› ")
         assert re.search(r"● background process \S+: killed by the restart", said)
@@ -145,16 +147,55 @@ async def test_without_an_owner_a_process_ends_with_us_and_the_next_start_tells_
 async def test_a_single_run_says_that_its_background_process_ends_with_it(place: Place) -> None:
     result = await place.holdfast("run", background("sleep 1000"))
     assert result.code == 0
-    assert "ends with us, unless it is detached: sleep 1000" in result.err
+    assert "end with us, all but detached ones:\n  proc_" in result.err
+    assert ": sleep 1000\n" in result.err
     assert "holdfast gateway run" in result.err
-    assert "ends with us" not in (await place.holdfast("run", "say:hi")).err
+    assert "end with us" not in (await place.holdfast("run", "say:hi")).err
+
+
+@pytest.mark.debian("bwrap")
+async def test_several_processes_that_end_with_us_are_told_of_in_one_note(
+    place: Place, model: ModelServer
+) -> None:
+    started = [
+        call(
+            "terminal", f'{{"command": "sleep 90{n}", "background": true}}', call_id=n, index=int(n)
+        )
+        for n in "01"
+    ]
+    model.then(calls(*started), say("both run"))
+    told = (await place.holdfast("run", "go")).err
+    assert told.count("end with us") == told.count("gateway run") == 1
+    assert ": sleep 900\n" in told and ": sleep 901\n" in told
+
+
+@pytest.mark.debian("bwrap")
+async def test_one_interrupt_does_not_end_the_processes_that_would_end_with_us(
+    place: Place,
+) -> None:
+    async with terminal(place) as screen:
+        await screen.read_until("› ")
+        await screen.type(background("sleep 1000") + "\n")
+        await screen.read_until("\n› ")
+        screen.process.send_signal(signal.SIGINT)
+        said = await screen.read_until("\n› ")
+        assert "end with us" in said and ": sleep 1000\r\n" in said
+        assert "Ctrl-C again within 2 s leaves" in said
+        await screen.type("say:still here\n")
+        await screen.read_until("still here\r\n› ")
+        await anyio.sleep(2.1)  # the time to say it again is what is looked at
+        screen.process.send_signal(signal.SIGINT)
+        assert "Ctrl-C again" in await screen.read_until("\n› ")
+        screen.process.send_signal(signal.SIGINT)
+        assert "end with us" not in await screen.read_until("to go on:")
+        assert await screen.process.wait() == 0
 
 
 @pytest.mark.debian("bwrap")
 @pytest.mark.usefixtures("it")
 async def test_a_single_run_says_nothing_where_the_gateway_keeps_the_process(place: Place) -> None:
     result = await place.holdfast("run", background("sleep 1000"))
-    assert "ends with us" not in result.err
+    assert "end with us" not in result.err
 
 
 @pytest.mark.debian("bwrap")
@@ -232,7 +273,7 @@ async def test_a_line_half_typed_is_shown_again_below_the_news(place: Place, fro
         await screen.read_until("● background process proc_1: exit code 3\r\n› half a lin€")
         front.tell("process.matched", process_id="proc_2", lines="ready\x1b]0;x\x07\n› not us\n")
         said = await screen.read_until("\r\n› half a lin€")
-        assert "● background process proc_2 wrote:\r\n  ready\r\n  › not us\r\n" in said
+        assert "● background process proc_2 wrote:\r\n│ ready\r\n│ › not us\r\n" in said
         await screen.type(" more\n")
         await screen.read_until("done\r\n› ")
         assert front.submitted[-1]["input"] == "half a lin€ more"

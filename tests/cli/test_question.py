@@ -50,7 +50,7 @@ def test_the_time_that_is_left_is_said_in_words(left: float, said: str) -> None:
 def test_every_choice_is_spelt_out_and_answered_by_its_name_or_its_letter() -> None:
     choices = ("once", "session", "always", "deny")
     assert question.prompt(asked(choices=choices)) == (
-        "apr_1  [o]nce  [s]ession  [a]lways  [d]eny ? "
+        "apr_1 ls  [o]nce  [s]ession  [a]lways  [d]eny ? "
     )
     typed = question.words(choices)
     assert typed["o"] == typed["once"] == "once"
@@ -60,5 +60,16 @@ def test_every_choice_is_spelt_out_and_answered_by_its_name_or_its_letter() -> N
 
 def test_a_letter_that_two_choices_share_stands_for_neither() -> None:
     choices = ("deny", "detach", "once")
-    assert question.prompt(asked(choices=choices)) == "apr_1  [deny]  [detach]  [o]nce ? "
+    assert question.prompt(asked(choices=choices)) == "apr_1 ls  [deny]  [detach]  [o]nce ? "
     assert question.words(choices).keys() == {"deny", "detach", "o", "once"}
+
+
+def test_the_line_to_answer_says_what_it_is_about_and_fits_a_terminal() -> None:
+    choices = ("once", "session", "always", "deny")
+    for command in ("make " + "x" * 200, "make " + "x" * 21 + "\nrm -r /", "\x1b[2J" + "\x07" * 9):
+        long = Approval("apr_1a2b3c4d5e6f", "run_1", "call_1", command, "", choices, 0.0)
+        line = question.prompt(long)
+        assert line.startswith(f"apr_1a2b… {question.visible(command[:5])}")
+        assert "…  [o]nce  [s]ession" in line
+        assert len(line) < 80
+        assert line.isprintable()

@@ -110,6 +110,14 @@ async def test_where_it_got_worse_work_is_held_until_that_is_accepted(place: Pla
     assert "is kept and held: commands were confined at L2 and now are at " in held.err
     assert "holdfast sandbox accept" in held.err
     run_id = held.err.split()[2]
+    alone = await place.holdfast("sandbox")
+    assert alone.code == 1
+    assert "paused  no work is done: commands were confined at L2" in alone.out
+    assert "nobody serves the home" in alone.err
+    report = json.loads((await place.holdfast("doctor", "--json")).out)
+    check = next(check for check in report["checks"] if check["name"] == "sandbox")
+    assert "no work is done: commands were confined at L2" in check["finding"]
+    assert "holdfast sandbox accept" in check["next_step"]
 
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
@@ -144,4 +152,5 @@ async def test_the_help_says_what_a_level_is_and_what_is_held(place: Place) -> N
     text = (await place.holdfast("sandbox", "--help")).out
     assert "holdfast sandbox accept" in text
     assert "L2 a sandbox of the system" in text
+    assert "lower still,\nor after a start has found a better one" in text
     assert "exit code is 75" in (await place.holdfast("run", "--help")).out

@@ -142,7 +142,7 @@ def test_json_lines_are_passed_on_untouched(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ('{"event":"run.started"}\n{"event":"run.completed"}\n', "")
 
 
-def test_what_a_command_says_is_passed_on_indented_and_harmless(
+def test_what_a_command_says_is_passed_on_marked_and_harmless(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show(
@@ -158,7 +158,7 @@ def test_what_a_command_says_is_passed_on_indented_and_harmless(
     )
     out, err = capsys.readouterr()
     assert out == "Done.\n"
-    assert err == "→ bash make\n  one\n  two\n  other\n  three\n  \n"
+    assert err == "→ bash make\n│ one\n│ two\n│ other\n│ three\n│ \n"
 
 
 @pytest.mark.parametrize("sandbox", ["", "L2", "L3"])
@@ -195,3 +195,45 @@ def test_a_question_that_cannot_be_put_says_how_it_is_answered(
     assert "  why\n  would run:\n    rm x\n" in err
     assert "holdfast approvals approve apr_1" in err
     assert err.endswith("… nobody answered in time: it is not run\n")
+
+
+def test_of_much_that_comes_at_once_the_first_and_the_last_lines_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "".join(f"{n}\n" for n in range(8_000))
+    show(Plain(), happened("tool.progress", call_id="a", delta=text))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 41
+    assert lines[19:22] == ["│ 19", "│ … 7960 lines …", "│ 7980"]
+    assert lines[-1] == "│ 7999"
+
+
+def test_while_a_question_is_open_the_end_of_the_output_is_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen = Plain()
+    screen.hold()
+    show(screen, happened("tool.progress", call_id="b", delta="first\n"))
+    for n in range(100):
+        show(screen, happened("tool.progress", call_id="a", delta=f"{n:02}" + "x" * 998))
+    show(screen, happened("tool.completed", tool="bash", call_id="a", error=True))
+    assert capsys.readouterr() == ("", "")
+    screen.go_on()
+    told = capsys.readouterr().err
+    assert told.startswith("│ … earlier output is left out …\n│ ")
+    assert "first" not in told
+    assert told.endswith("99" + "x" * 998 + "\n✗ bash (failed)\n")
+    assert 64_000 < len(told) < 66_000
+
+
+def test_a_call_that_was_denied_says_what_and_once_how_to_be_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    denied = happened("tool.completed", tool="bash", preview="make", error=True, outcome="denied")
+    show(Plain(), denied)
+    assert capsys.readouterr().err == "✗ bash make (denied)\n"
+    show(Plain(answerable=False), denied, denied)
+    told = capsys.readouterr().err
+    assert told.startswith("✗ bash make (denied)\n… what needs an approval is denied here")
+    assert told.count("holdfast approvals") == told.count('mode = "sandboxed"') == 1
+    assert told.endswith("✗ bash make (denied)\n")
