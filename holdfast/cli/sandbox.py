@@ -22,8 +22,8 @@ from holdfast.cli.screen import Plain
 from holdfast.cli.wire import Confined, Health
 from holdfast.config import Config
 from holdfast.control import JOURNAL
-from holdfast.core.approval import Posture
-from holdfast.tools.sandbox import Sandbox
+from holdfast.core.approval import Level, Posture
+from holdfast.tools.sandbox import Sandbox, Unprobed
 
 KNOWN_S = 10.0  # for an owner to have tried its sandbox
 
@@ -45,7 +45,10 @@ async def probe(config: Config) -> Posture:
             allow_none=config.sandbox.allow_none,
             container=config.sandbox.container,
         )
-        return await sandbox.probe()
+        try:
+            return await sandbox.probe()
+        except Unprobed as why:
+            return Posture(Level.L0, (), (), f"not known: {why}")
 
 
 async def _show(config: Config, show: Callable[[Health], str]) -> int:

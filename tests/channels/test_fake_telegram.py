@@ -295,6 +295,7 @@ async def test_refusals_are_those_a_real_library_knows(telegram: Telegram) -> No
         telegram.click(telegram.sent(chat)[0], "never offered")
 
 
+@pytest.mark.filterwarnings("ignore:Deprecated since version v22.2")
 async def test_faults_happen_before_or_after_the_effect(telegram: Telegram) -> None:
     chat = telegram.private(ADA)
     faults = (TooMany(3), Fail(502), Fail(500, after=True), Reset(), Reset(after=True))

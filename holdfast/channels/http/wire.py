@@ -220,7 +220,12 @@ def _process_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
     """Only in the stream of a whole session: a run's own may have ended before."""
     match fact:
         case ProcessStarted():
-            return "process.started", {"process_id": fact.process_id, "command": fact.command}
+            return "process.started", {
+                "process_id": fact.process_id,
+                "command": fact.command,
+                "notify_on_complete": fact.notify,
+                "detach": fact.detach,
+            }
         case ProcessMatched():
             return "process.matched", {"process_id": fact.process_id, "lines": fact.lines}
         case ProcessEnded():
