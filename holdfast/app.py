@@ -314,6 +314,7 @@ async def _serve(process: _Process) -> int:
             machine.tune_collector()
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 _say_ready(process, address)
+                watching.start_soon(service.booted)
                 if process.watched.watchdog_s:
                     # The way through the writer's thread and back; there is nothing to prune.
                     answered = partial(journal.prune, 0.0, 0.0)

@@ -151,7 +151,7 @@ def _add_gateway(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         one.set_defaults(handler=f"holdfast.cli.{handler}", parser=one, what=what)
         return one
 
-    serve = add("run", "gateway", "serve in this terminal until a signal comes")
+    serve = add("run", "gateway", "serve until a signal comes")
     start = add("start", "gateway_service", "have it run in the background; done when it serves")
     for one in (serve, start):
         one.add_argument("--host", help="address to listen on (default 127.0.0.1)")

@@ -180,13 +180,16 @@ def remember(known: Recorded, event: Event, at: float) -> Recorded:
             return replace(known, state=event.state)
 
 
-def boot(start: Start, known: Recorded, version: str, by: Owner) -> tuple[Event, ...]:
-    """What is said when the process begins to serve; nothing: it is to stay down."""
+def stays_down(start: Start, known: Recorded) -> bool:
+    """Whether a start is to come to nothing, because the operator has said so."""
+    return start is Start.BOOT and known.wanted is Wanted.STOPPED
+
+
+def take_back(known: Recorded, by: Owner) -> tuple[GatewayWanted, ...]:
+    """What a start that goes on says first: whoever asked for it wants it."""
     if known.wanted is Wanted.RUNNING:
-        return (GatewayBooted(version=version),)
-    if start is Start.BOOT:
         return ()
-    return (GatewayWanted(wanted=Wanted.RUNNING, by=by), GatewayBooted(version=version))
+    return (GatewayWanted(wanted=Wanted.RUNNING, by=by),)
 
 
 def last_state(reason: Reason) -> State:

@@ -102,6 +102,7 @@ class Service(Reads):
         self._tasks = tasks
         self._status = lifecycle.Status.STARTING
         self._started_at = parts.clock.now()
+        self._is_gateway = False  # it has a state to tell; a terminal that embeds us has none
         self._posture: Posture | None = None
         self._paused = ""
         self._accepted = False  # work goes on at the posture there is
@@ -153,8 +154,6 @@ class Service(Reads):
         self._change(lifecycle.Change.JOURNAL_OPENED)
         await self._processes.sweep()
         await self._standing.load()
-        if only is None:
-            await self._say(*await self._boot(lifecycle.Start.ASKED))
         found = await self._recovery.start(only)
         await self._processes.start()
         self._tasks.start_soon(self._begin)
@@ -170,12 +169,17 @@ class Service(Reads):
         log.info("recovered", extra={"unfinished_runs": found})
 
     async def boots(self, start: lifecycle.Start) -> bool:
-        """Whether it is to serve at all; asked before `start`."""
-        return bool(await self._boot(start))
-
-    async def _boot(self, start: lifecycle.Start) -> Sequence[lifecycle.Event]:
+        """Whether a gateway is to serve at all; asked before any door opens."""
         known = await self._standing.recorded()
-        return lifecycle.boot(start, known, self._parts.version, OPERATOR)
+        if lifecycle.stays_down(start, known):
+            return False
+        self._is_gateway = True
+        await self._say(*lifecycle.take_back(known, OPERATOR))
+        return True
+
+    async def booted(self) -> None:
+        """Write down that a gateway serves; nobody waits for that."""
+        await self._say(lifecycle.GatewayBooted(version=self._parts.version))
 
     async def _say(self, *facts: lifecycle.Event) -> None:
         """Write down what became of the process, if that can be done now."""
@@ -284,7 +288,7 @@ class Service(Reads):
         if self._status is not lifecycle.Status.DRAINING:
             self.refuse_work()
         reporter = Reporter(self._standing, lambda: len(self._coordinator.active))
-        report = _unsaid if cause is run.Cause.TERMINAL else reporter.draining
+        report = reporter.draining if self._is_gateway else _unsaid
         clock = self._parts.clock
         if not await drain.drain(self._sessions, self._coordinator, clock, wait_s, cause, report):
             await self._processes.kill_all(last=False)

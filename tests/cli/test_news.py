@@ -183,7 +183,7 @@ async def test_one_interrupt_does_not_end_the_processes_that_would_end_with_us(
         assert "Ctrl-C again within 2 s leaves" in said
         await screen.type("say:still here\n")
         await screen.read_until("still here\r\n› ")
-        await anyio.sleep(2.1)  # the time to say it again is what is looked at
+        await anyio.sleep(2.1)  # sleep: the time to say it again is what is looked at
         screen.process.send_signal(signal.SIGINT)
         assert "Ctrl-C again" in await screen.read_until("\n› ")
         screen.process.send_signal(signal.SIGINT)

@@ -14,7 +14,7 @@ class Nothing(msgspec.Struct):
 
 async def block(context: Context, asked: Nothing) -> Outcome:
     """Sleep as threads do, not as tasks do."""
-    time.sleep(600)  # noqa: ASYNC251  that is the fault
+    time.sleep(600)  # noqa: ASYNC251  # sleep: that is the fault
     return Done("never")
 
 

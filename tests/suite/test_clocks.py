@@ -29,6 +29,7 @@ CLOCKS = {
 # Who may read a clock, and why: these are outside, where clocks are taken from.
 OWNERS = {
     "holdfast/app.py": "the composition root: makes the clocks that everybody else is given",
+    "holdfast/machine.py": "the real clock itself",
     "holdfast/config.py": "read once at start",
     "holdfast/cli/": "a client: how long to wait for the other side is its own business",
 }
