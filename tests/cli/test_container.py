@@ -45,7 +45,8 @@ async def container(place: Place, *args: str) -> AsyncIterator[Process]:
         start_new_session=True,
     )
     try:
-        yield process
+        with anyio.fail_after(25):
+            yield process
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)
