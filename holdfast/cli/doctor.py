@@ -26,7 +26,7 @@ from msgspec.structs import asdict
 import holdfast
 from holdfast import config as configuration
 from holdfast.app import build_model
-from holdfast.cli import sandbox
+from holdfast.cli import sandbox, units
 from holdfast.cli.client import connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.config import Config
@@ -117,7 +117,17 @@ async def _configured(config: Config, owner: Owner | None) -> list[Check]:
         tasks.start_soon(look, _audit(config.home), "audit")
     plugins = [_plugins(config)] if config.plugins else []
     first = [found["owner"], _file(config), found["model"], found["sandbox"], found["audit"]]
-    return [*first, *plugins, _door(config, owner)]
+    return [*first, *plugins, *_unit(config), _door(config, owner)]
+
+
+def _unit(config: Config) -> list[Check]:
+    """An installed unit that is not what the settings ask for."""
+    unit = units.installed(config)
+    if unit is None:
+        return []
+    if trouble := units.disagreement(config, unit):
+        return [Check("unit", Verdict.NOTE, trouble, units.MEND)]
+    return [Check("unit", Verdict.OK, f"{unit.path} is installed")]
 
 
 async def _sandbox(config: Config, owner: Owner | None) -> Check:

@@ -7,7 +7,7 @@ number, kept in a table of their own and forgotten after their retention.
 
 from typing import NamedTuple
 
-from holdfast.core import approval, call, delivery, inbox, process, run, session
+from holdfast.core import approval, call, delivery, inbox, lifecycle, process, run, session
 from holdfast.core.types import CallId, Fact, RunId
 
 
@@ -65,6 +65,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.Grant,
         approval.Standing,
         process.ProcessStarted,
+        lifecycle.GatewayWanted,
         delivery.SendStarted,
         delivery.SendAccepted,
     }

@@ -284,7 +284,8 @@ class Telegram:
         self._allowed: list[str] = []
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._queries: set[str] = set()
-        self._update_ids = count(870_000_001)
+        self._last_update_id = 870_000_000
+        self._update_ids = count(self._last_update_id + 1)
         self._query_ids = count(4_100_000_000_000_000_001)
         self._own_ids = count(101)  # private chats and small groups share the bot's numbers
         self._group_ids: dict[int, count[int]] = {}
@@ -407,7 +408,8 @@ class Telegram:
     def _update(self, kind: str, content: Json) -> None:
         if not self._allowed or kind in self._allowed:
             copied = json.loads(json.dumps(content))
-            self.pending.append({"update_id": next(self._update_ids), kind: copied})
+            self._last_update_id = next(self._update_ids)
+            self.pending.append({"update_id": self._last_update_id, kind: copied})
         self._wake()
 
     def _wake(self) -> None:
@@ -492,6 +494,8 @@ class Telegram:
             )
         self._allow(params)
         offset, limit = _int(params, "offset"), min(max(_int(params, "limit") or 100, 1), 100)
+        if offset > self._last_update_id + 11:
+            offset = 0  # TDLib's TQueue: in the future, so it is read from its head
         if offset < 0:
             del self.pending[:offset]
         else:
