@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from bench.processes import Broken, Contestant, rss_mb, serving
 from bench.sections import Bench, say
 from bench.table import Figure, figure
-from holdfast.machine import SystemClock
 from holdfast.core.execution import execution_hash
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import Origin
 from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
 from holdfast.journal.blobs import Blobs
+from holdfast.machine import SystemClock
 from holdfast.tools import terminal
 from holdfast.tools.hands import Hands
 from holdfast.tools.sandbox import Sandbox

@@ -55,6 +55,7 @@ from holdfast.tools.tool import Outcome as ToolOutcome
 log = logging.getLogger(__name__)
 
 PREVIEW = 200  # characters of a call that people are shown
+ABORT_S = 2.5  # for what a stopped call left behind
 RESULT = 64 * 1024  # characters of a result the model is shown, whatever the tool gave
 
 
@@ -218,6 +219,21 @@ class Calls:
             context = self._context(held, run_id, call, say, progress, preview)
             outcome = await self._guarded(adopt, tool, context, arguments)
         await self._record(held, context, call, tool, outcome, 0.0, say)
+
+    async def abort(self, held: Held, run_id: RunId, calls: Sequence[Call], say: Say) -> None:
+        """End what is left of calls whose run is stopped. Never raises: the run ends anyway."""
+        begun = (machine.Status.STARTED, machine.Status.DOUBTFUL)
+        for call in calls:
+            tool = self._tools.get(call.proposal.tool)
+            if tool is None or tool.abort is None or call.status not in begun:
+                continue
+            with Progress(self._sessions, held, run_id, call, self._clock) as progress:
+                context = self._context(held, run_id, call, say, progress, "")
+            try:
+                with anyio.move_on_after(ABORT_S):
+                    await tool.abort(context)
+            except Exception:
+                log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
 
     async def _run(
         self,

@@ -170,8 +170,7 @@ class Permits:
     ) -> ExecutionContext:
         session = held.session
         origin = session.runs[run_id].origin
-        # `always` is offered where somebody who may say it is likely to be: at the terminal.
-        admin = {Role.ADMIN} if held.key.owner == OPERATOR and origin.platform == "cli" else set()
+        admin = {Role.ADMIN} if held.key.owner == OPERATOR else set()
         return ExecutionContext(
             principal=Principal(held.key.owner, _USER | admin),
             session=held.key,

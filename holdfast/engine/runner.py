@@ -13,7 +13,7 @@ from random import random
 
 from holdfast.core import answers, limits, run
 from holdfast.core.approval import ApprovalWithdrawn
-from holdfast.core.call import CallSettled
+from holdfast.core.call import Call, CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.inbox import InputPromoted
 from holdfast.core.limits import GiveUp, Limits, TryAgain
@@ -103,9 +103,7 @@ class Runner:
                     held, now.id, calls, lambda *facts: self._say(held, now.id, *facts)
                 )
             case run.AbortCalls(calls=calls):
-                settled = (settling.abort(now.id, c, self._calls.on_crash(c)) for c in calls)
-                withdrawn = answers.withdraw(held.session, now.id, now.stop_reason)
-                self._say(held, now.id, *withdrawn, *settled)
+                await self._abort(held, now.id, calls)
             case run.Complete(output=output):
                 done = run.RunCompleted(run_id=now.id, output=output, usage=now.usage)
                 left = answers.withdraw(held.session, now.id, "the run has ended")
@@ -118,6 +116,16 @@ class Runner:
             case run.Rest():
                 return False
         return True
+
+    async def _abort(self, held: Held, run_id: RunId, calls: Sequence[Call]) -> None:
+        """End what the calls of a stopped run left behind, then say how they ended."""
+        await self._calls.abort(held, run_id, calls, lambda *facts: self._say(held, run_id, *facts))
+        now = held.session.runs.get(run_id)  # somebody may have said something meanwhile
+        if now is not None:
+            left = now.calls.values()
+            settled = (settling.abort(run_id, c, self._calls.on_crash(c)) for c in left)
+            withdrawn = answers.withdraw(held.session, run_id, now.stop_reason)
+            self._say(held, run_id, *withdrawn, *settled)
 
     def _say(self, held: Held, run_id: RunId, *facts: Fact) -> Pending:
         """Append for a run that is still ours to drive."""

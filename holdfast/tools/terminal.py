@@ -361,6 +361,12 @@ class _Terminal:
             _note(result, "It was killed because the run was interrupted.")
         return Done(_json(result))
 
+    async def abort(self, context: Context) -> None:
+        """Its run is stopped before it was settled: it ends, whatever it was to be."""
+        process_id = name(context.run_id, context.turn, context.call_id)
+        await self._hands.kill(process_id)
+        self._hands.forget(process_id)
+
     def settled(self, context: Context) -> None:
         """Its result is written down: nobody needs the evidence, unless it goes on."""
         self._hands.settled(name(context.run_id, context.turn, context.call_id))
@@ -419,5 +425,6 @@ def tools(hands: Hands, memory_mb: int = 0) -> tuple[Tool[Any], ...]:
             permit=terminal.permit,
             adopt=terminal.adopt,
             settled=terminal.settled,
+            abort=terminal.abort,
         ),
     )

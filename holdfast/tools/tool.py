@@ -190,6 +190,7 @@ class Tool(Generic[A]):
     permit: Callable[[Context, A], Awaitable[Permission]]  # asked before it starts, each time
     adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # what its evidence says
     settled: Callable[[Context], None] | None = None  # the outcome is written down: forget evidence
+    abort: Callable[[Context], Awaitable[None]] | None = None  # its run is stopped: nothing stays
 
 
 async def free(context: Context, arguments: msgspec.Struct) -> Permission:
