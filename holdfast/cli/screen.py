@@ -141,6 +141,8 @@ class Plain:
                 self._margin.forget(event.call_id)
                 if event.error:
                     self._tell_failed(event)
+                elif event.summary:
+                    self.note(f"└ {event.summary}")
             case "run.completed":
                 self._finish(event.output)
             case "run.failed":

@@ -128,6 +128,7 @@ class Event(msgspec.Struct, frozen=True):
     reason: str = ""
     code: str = ""
     outcome: str = ""
+    summary: str = ""
     error: object = None
     call_id: str = ""
     request_id: str = ""

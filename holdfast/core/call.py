@@ -92,6 +92,7 @@ class CallSettled(Fact, tag="call.settled", omit_defaults=True):
     duration_s: float = 0.0
     cwd: str = ""
     kept: tuple[Kept, ...] = ()
+    summary: str = ""  # a word for people: how it ended, if that is not plain
 
 
 Event = CallAsked | CallCleared | CallStarted | CallParked | CallSettled

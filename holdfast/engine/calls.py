@@ -268,7 +268,9 @@ class Calls:
             case Done():
                 settled = self._settled(run_id, call, Outcome.OK, outcome.text, duration)
                 cwd = outcome.cwd or context.cwd
-                settled = msgspec.structs.replace(settled, kept=outcome.kept, cwd=cwd)
+                settled = msgspec.structs.replace(
+                    settled, kept=outcome.kept, cwd=cwd, summary=plain(outcome.summary)
+                )
                 pending = say(*_background(context, outcome.background), settled)
                 if outcome.background is not None:
                     self._begun(held, outcome.background.process_id)

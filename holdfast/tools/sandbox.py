@@ -32,7 +32,17 @@ from holdfast.core.approval import Level as Level
 from holdfast.core.approval import Posture as Posture
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools import cage, container, landlock, proxy, seatbelt, seccomp, shim, view
+from holdfast.tools import (
+    cage,
+    container,
+    gitconfig,
+    landlock,
+    proxy,
+    seatbelt,
+    seccomp,
+    shim,
+    view,
+)
 from holdfast.tools.cage import Attempt
 from holdfast.tools.view import Access
 
@@ -347,6 +357,7 @@ class Sandbox:
     def _cache(self, workspace: str) -> str:
         cache = Path(self._home, "caches", _hash(workspace))
         (cache / "tmp").mkdir(mode=0o700, parents=True, exist_ok=True)
+        gitconfig.introduce(self._user_home, str(cache))
         return str(cache)
 
     def _environment(self, home: str, temp: str) -> dict[str, str]:

@@ -359,7 +359,7 @@ class _Terminal:
         result = _result(found, output, asked.timeout or TIMEOUT_S)
         if found.cause is Cause.KILLED:
             _note(result, "It was killed because the run was interrupted.")
-        return Done(_json(result))
+        return Done(_json(result), summary=_summary(result))
 
     async def abort(self, context: Context) -> None:
         """Its run is stopped before it was settled: it ends, whatever it was to be."""
@@ -399,7 +399,16 @@ def _done(result: dict[str, object], planned: Plan, left: str) -> Done:
                 f"It ended in {left}, which is not in the workspace; the next command starts "
                 "where this one did.",
             )
-    return Done(_json(result), cwd=cwd)
+    return Done(_json(result), cwd=cwd, summary=_summary(result))
+
+
+def _summary(result: Mapping[str, object]) -> str:
+    """How it ended, if it did not just succeed."""
+    if error := result.get("error"):
+        return str(error)
+    if (number := result.get("signal")) is not None:
+        return f"killed by signal {number}"
+    return f"exit code {code}" if (code := result["exit_code"]) else ""
 
 
 def tools(hands: Hands, memory_mb: int = 0) -> tuple[Tool[Any], ...]:

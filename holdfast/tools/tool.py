@@ -48,6 +48,7 @@ class Done(Value):
     kept: tuple[Kept, ...] = ()
     cwd: str = ""  # where the session's next command starts; empty: where it did
     background: Background | None = None
+    summary: str = ""  # a word for people: how it ended, if that is not plain
 
 
 class Unknown(Value):

@@ -496,3 +496,13 @@ async def test_a_refused_host_is_named_in_the_result(it: GatewayProcess) -> None
     assert "For: exec 3<>" in question["description"]
     await it.post(f"/v1/approvals/{question['request_id']}", {"choice": "deny"})
     assert "nowhere.invalid" in (await output(it, run_id))["note"]
+
+
+async def test_people_are_told_how_a_command_ended_that_did_not_succeed(
+    it: GatewayProcess,
+) -> None:
+    for text, summary in (("echo fine", None), ("ls no-such-file", "exit code 2")):
+        stream = await it.events(await it.run(command(text)))
+        done = next(f.data for f in stream.frames if f.event == "tool.completed")
+        assert done.get("summary") == summary
+        assert done["error"] is False

@@ -542,7 +542,8 @@ async def test_a_result_that_was_written_meanwhile_is_adopted(tmp_path: Path) ->
     async with desk(tmp_path) as it:
         await it.hands.sweep()
         found = await adopted(it)
-        assert found == Done('{"exit_code":7,"output":"[redacted]\\n"}')
+        text = '{"exit_code":7,"output":"[redacted]\\n"}'
+        assert found == Done(text, summary="exit code 7")
         assert isinstance(first, Done)
         assert it.terminal.settled is not None
         it.terminal.settled(it.context())

@@ -189,6 +189,7 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "duration": fact.duration_s,
                 "error": fact.outcome is not Outcome.OK,
                 "outcome": fact.outcome,
+                **({"summary": fact.summary} if fact.summary else {}),
             }
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
