@@ -24,7 +24,7 @@ from holdfast.tools.hands import Hands
 from holdfast.tools.sandbox import Level
 from holdfast.tools.spawn import Ended
 from holdfast.tools.terminal import MAX_OUTPUT, Terminal
-from holdfast.tools.tool import Context, Done, Failed, Judge, Unknown, schema
+from holdfast.tools.tool import Context, Denied, Done, Failed, Judge, Unknown, schema
 from tests.fakes.clock import ManualClock
 from tests.tools.test_hands import RUN, RUNGS, SECRET, Bare, Desk, desk, fifo, read
 
@@ -671,3 +671,25 @@ async def test_where_hosts_cannot_be_told_apart_commands_run_without(tmp_path: P
     async with desk(tmp_path, "L1") as it:
         context = it.context(hosts=("good.example",))
         assert read(await it.execute(context, Terminal("echo x")))["output"] == "x\n"
+
+
+@pytest.mark.fault("F-33")
+@pytest.mark.parametrize("change", ["script", "directory"])
+async def test_what_changes_between_judgement_and_start_does_not_run(
+    tmp_path: Path, change: str
+) -> None:
+    async with desk(tmp_path) as it:
+        for place in ("a", "b"):
+            (it.workspace / place).mkdir()
+            (it.workspace / place / "x.sh").write_text("echo x > ../ran")
+        asked = Terminal("sh x.sh", workdir="a")
+        judge = await it.terminal.permit(it.context(), asked)
+        assert isinstance(judge, Judge)
+        context = it.context(execution=execution_hash(judge.request))
+        if change == "script":
+            (it.workspace / "a" / "x.sh").write_text("echo other > ../ran")
+        else:
+            (it.workspace / "a").rename(it.workspace / "c")
+            (it.workspace / "a").symlink_to("b")
+        assert isinstance(await it.terminal.run(context, asked), Denied)
+        assert not (it.workspace / "ran").exists()
