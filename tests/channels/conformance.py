@@ -31,6 +31,7 @@ from holdfast.core.types import DeliveryId
 from holdfast.errors import Transient
 from tests.fakes.clock import ManualClock
 
+PATIENCE_S = 10.0  # a test that waits longer has failed: a hang would end nothing
 BUTTONS = ((Button("Yes", "yes"), Button("No", "no")),)
 
 
@@ -123,10 +124,11 @@ class Listener:
 async def listening(channel: Channel, cursor: str = "", refuse: int = 0) -> AsyncIterator[Listener]:
     """`channel` receives for the length of a block."""
     listener = Listener(refuse)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(channel.receive, cursor, listener.take)
-        yield listener
-        tasks.cancel_scope.cancel()
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.receive, cursor, listener.take)
+            yield listener
+            tasks.cancel_scope.cancel()
 
 
 def out(driver: Driver, text: str = "Hello", thread: str = "") -> Outgoing:

@@ -17,6 +17,7 @@ from holdfast.core.address import Address, ChatType
 from holdfast.errors import Misconfigured
 from tests.channels.conformance import (
     BUTTONS,
+    PATIENCE_S,
     Check,
     Listener,
     Shown,
@@ -349,11 +350,12 @@ async def deliver_long(bot: Bot, naps: int) -> Sent:
     async def deliver() -> None:
         sent.append(await bot.open().deliver(out(bot, LONG)))
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(deliver)
-        for _ in range(naps):
-            await bot.clock.due_within(3)
-            bot.clock.advance(3)
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(deliver)
+            for _ in range(naps):
+                await bot.clock.due_within(3)
+                bot.clock.advance(3)
     return sent[0]
 
 
@@ -386,7 +388,7 @@ async def test_of_a_message_that_arrived_in_part_that_is_said(
     bot: Bot, fault: fake.Fault, kind: type
 ) -> None:
     bot.server.then("sendMessage", Hold(gate=_open()), fault)
-    sent = await bot.open().deliver(out(bot, LONG))
+    sent = await deliver_long(bot, naps=0)
     assert isinstance(sent, kind) and isinstance(sent, Doubtful | Refused)
     assert "1 of 3 parts arrived" in sent.reason
     assert [message.text[:1] for message in bot.shown()][2:] == []
@@ -451,7 +453,7 @@ async def stranger(status: int, body: str) -> AsyncIterator[str]:
     """Somebody who answers in Telegram's place, always the same."""
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=body)
+        return web.Response(status=status, text=body, headers={"Location": "/elsewhere"})
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
