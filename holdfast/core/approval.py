@@ -304,6 +304,12 @@ def grants(
     )
 
 
+def weigh(choice: Choice, roles: frozenset[Role]) -> Choice:
+    """What is recorded of a choice: only an administrator's word outlives the session."""
+    lesser = choice is Choice.ALWAYS and Role.ADMIN not in roles
+    return Choice.SESSION if lesser else choice
+
+
 def stands(requested: ApprovalRequested, choice: Choice, by: Owner) -> tuple[Standing, ...]:
     """What `choice` leaves behind for all sessions."""
     if choice is not Choice.ALWAYS:

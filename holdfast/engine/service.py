@@ -25,6 +25,7 @@ from holdfast.core.approval import (
     Role,
     Standing,
     is_weaker,
+    weigh,
 )
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted, Mode
@@ -395,9 +396,7 @@ class Service(Reads):
             if refused.code == "run_ended":
                 raise _over() from None
             raise
-        # Only an administrator's word outlives the session.
-        lesser = intent.choice is Choice.ALWAYS and Role.ADMIN not in intent.by.roles
-        choice = Choice.SESSION if lesser else intent.choice
+        choice = weigh(intent.choice, intent.by.roles)
         given = answers.Given(
             intent.run_id, choice, intent.by.owner, intent.request_id, intent.every
         )

@@ -45,6 +45,7 @@ from holdfast.core.approval import (
     is_weaker,
     permissions,
     stands,
+    weigh,
 )
 from holdfast.core.execution import ExecutionRequest, Opaque, Operator, Parsed, Wants
 from holdfast.core.rules import Host, Kind, Line, Permission, Rule
@@ -577,3 +578,11 @@ def test_out_of_the_sandbox_is_called_that_and_not_a_lack_of_one() -> None:
     ask = asked(out, replace(CONTEXT, level=Level.L0))
     assert "as there is none" not in ask.description
     assert "run outside of the sandbox" in ask.description
+
+
+@pytest.mark.promise("RUN-13")
+@pytest.mark.parametrize("choice", Choice)
+def test_only_an_administrators_always_is_recorded_as_that(choice: Choice) -> None:
+    assert weigh(choice, frozenset(Role)) is choice
+    lesser = Choice.SESSION if choice is Choice.ALWAYS else choice
+    assert weigh(choice, frozenset(Role) - {Role.ADMIN}) is lesser

@@ -105,7 +105,10 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _paths() -> dict[str, Any]:
-    run = [_RUN_ID]
+    return _ops_paths() | _run_paths() | _approval_paths() | _session_paths()
+
+
+def _ops_paths() -> dict[str, Any]:
     return {
         "/health": {"get": _operation("How it is", AnyObject) | {"security": []}},
         "/v1/health": {"get": _operation("How it is", AnyObject) | {"security": []}},
@@ -116,6 +119,12 @@ def _paths() -> dict[str, Any]:
         "/v1/models/{model_id}": {
             "get": _operation("One model", AnyObject, parameters=[_MODEL_ID])
         },
+    }
+
+
+def _run_paths() -> dict[str, Any]:
+    run = [_RUN_ID]
+    return {
         "/v1/runs": {
             "post": _operation(
                 "Start a run",
@@ -146,6 +155,11 @@ def _paths() -> dict[str, Any]:
                 "Answer an approval", Approved, body=ApprovalRequest, parameters=run, errors=(409,)
             )
         },
+    }
+
+
+def _approval_paths() -> dict[str, Any]:
+    return {
         "/v1/approvals": {"get": _operation("Everything that waits for an approval", AnyObject)},
         "/v1/approvals/{request_id}": {
             "post": _operation(
@@ -163,6 +177,11 @@ def _paths() -> dict[str, Any]:
         "/v1/sandbox/accept": {
             "post": _operation("Go on, however well commands are confined", AnyObject)
         },
+    }
+
+
+def _session_paths() -> dict[str, Any]:
+    return {
         "/api/sessions/{session_id}/events": {
             "get": _events(_SESSION_ID, "Follow a session: everything that happens in it, for ever")
         },
