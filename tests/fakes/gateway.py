@@ -240,15 +240,18 @@ class GatewayProcess:
 
 
 async def read_events(response: aiohttp.ClientResponse, into: Stream, until: str = "") -> None:
-    """Read events as they come, so that what was read is there even if the rest never comes."""
+    """Read events as they come, so that what was read is there even if the rest never comes.
+
+    With `until`, the last frame is the first one so called, whatever came in the same packet.
+    """
     rest = b""
     async for data in response.content.iter_any():
         into.raw += data
         *blocks, rest = (rest + data).split(b"\n\n")
         for block in blocks:
             _take(into, block)
-        if until and until in into.names:
-            break
+            if until and until in into.names:
+                return
 
 
 def _take(stream: Stream, block: bytes) -> None:
