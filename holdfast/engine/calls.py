@@ -142,7 +142,11 @@ class Calls:
             )
             if tool.effect is not Effect.READ:
                 await started.wait()  # recorded before its effect
-            await self._run(held, context, call, tool, arguments, say)
+            begun = perf_counter()
+            outcome: ToolOutcome | None = None
+            with anyio.move_on_after(tool.timeout_s):
+                outcome = await self._guarded(tool.run, tool, context, arguments)
+        await self._record(held, context, call, tool, outcome, perf_counter() - begun, say)
 
     def _find(self, call: Call) -> tuple[Tool[Any], msgspec.Struct] | str:
         """The call's tool and its arguments, or what is wrong with it."""
@@ -234,21 +238,6 @@ class Calls:
                     await tool.abort(context)
             except Exception:
                 log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
-
-    async def _run(
-        self,
-        held: Held,
-        context: Context,
-        call: Call,
-        tool: Tool[Any],
-        arguments: msgspec.Struct,
-        say: Say,
-    ) -> None:
-        begun = perf_counter()
-        outcome: ToolOutcome | None = None
-        with anyio.move_on_after(tool.timeout_s):
-            outcome = await self._guarded(tool.run, tool, context, arguments)
-        await self._record(held, context, call, tool, outcome, perf_counter() - begun, say)
 
     async def _record(
         self,

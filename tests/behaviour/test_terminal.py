@@ -486,6 +486,9 @@ async def test_the_last_words_of_a_command_are_shown_too(it: GatewayProcess) -> 
     stream = await it.events(run_id)
     said = "".join(f.data["delta"] for f in stream.frames if f.event == "tool.progress")
     assert said == "one\nlast\n"
+    assert stream.names.index("tool.completed") > max(
+        i for i, name in enumerate(stream.names) if name == "tool.progress"
+    )
 
 
 async def test_a_refused_host_is_named_in_the_result(it: GatewayProcess) -> None:
