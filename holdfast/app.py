@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,12 @@ import anyio.abc
 import anyio.to_thread
 
 from holdfast import __version__, machine, observe, plugins
-from holdfast.channels.http import operator
+from holdfast.channels.channel import Channel
+from holdfast.channels.http import hooks, operator, outbox, people
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
 from holdfast.config import Config, Supervision, api_key, known_secrets, take_supervision
+from holdfast.connect import connect
 from holdfast.control import JOURNAL as JOURNAL
 from holdfast.control import Control, detach
 from holdfast.core.approval import Role
@@ -39,6 +41,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import Cause
 from holdfast.core.types import OPERATOR, RunId, Value
+from holdfast.engine.messenger import Chatting
 from holdfast.engine.permits import Policy
 from holdfast.engine.service import Parts, Service
 from holdfast.errors import Misconfigured
@@ -99,7 +102,9 @@ def build_model(config: Config) -> Model:
 
 
 @asynccontextmanager
-async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]]:
+async def _engine(
+    config: Config, chatting: Chatting | None = None
+) -> AsyncIterator[tuple[Service, SqliteJournal]]:
     """The engine over the home's journal, not started yet. Its tasks end with the block."""
     redactor = Redactor(known_secrets(config))
     observe.hide(redactor)
@@ -146,6 +151,7 @@ async def _engine(config: Config) -> AsyncIterator[tuple[Service, SqliteJournal]
                 redactor=redactor,
                 hands=hands,
                 audit=partial(_in_thread, ledger.append),
+                chatting=chatting,
             )
             service = Service(parts, tasks)
             try:
@@ -186,14 +192,20 @@ async def _serve_operator(
     body = config.limits.body_mb * MB, config.limits.body_s
     handover = None if isinstance(orders, Control) else orders
     app = application(service, door, *body, handover)
+    operator.add_session_routes(app, service.keeper, _OPERATORS_DOOR)
     if isinstance(orders, Control):
         operator.add_routes(app, orders, _OPERATORS_DOOR)
+    if service.messenger is not None:
+        people.add_routes(app, service.messenger.people, _OPERATORS_DOOR)
+        outbox.add_routes(app, service.messenger.clerk, _OPERATORS_DOOR)
     runner = await doors.enter_async_context(serving(app))
     await listen_unix(runner, config.home / SOCKET)
 
 
-async def _serve_network(config: Config, service: Service, doors: AsyncExitStack) -> str:
-    """Open the network's door, behind the key; its address."""
+async def _serve_network(
+    config: Config, service: Service, channels: Iterable[Channel], doors: AsyncExitStack
+) -> str:
+    """Open the network's door, behind the key; its address. Platforms come in by their hooks."""
     gateway = config.gateway
     door = Door(
         _NETWORK,
@@ -202,7 +214,9 @@ async def _serve_network(config: Config, service: Service, doors: AsyncExitStack
         frozenset(gateway.allowed_origins),
     )
     body = config.limits.body_mb * MB, config.limits.body_s
-    runner = await doors.enter_async_context(serving(application(service, door, *body, None)))
+    app = application(service, door, *body, None)
+    hooks.add_routes(app, channels, config.limits.body_s)
+    runner = await doors.enter_async_context(serving(app))
     try:
         port = await listen_tcp(runner, gateway.host, gateway.port)
     except gaierror:
@@ -299,14 +313,18 @@ class _Process(Value):
 
 async def _serve(process: _Process) -> int:
     config = process.config
-    async with _engine(config) as (service, journal):
+    chatting = Chatting(connect(config, SystemClock()), plugins.find_commands(config.plugins))
+    async with _engine(config, chatting) as (service, journal):
         if not await service.boots(process.start):
             say("Left down: the operator has stopped it. To start it: holdfast gateway start")
             return process.exit_code(Reason.STOP)
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
             control = Control(service, process.watched.by, partial(_succeed, config))
+            assert service.messenger is not None
+            service.messenger.restart = control.restart
             # The doors first: what keeps them from opening must not cost anybody a run.
-            address = await _serve_network(config, service, doors)
+            heard = [connected.channel for connected in chatting.channels.values()]
+            address = await _serve_network(config, service, heard, doors)
             await _serve_operator(config, service, doors, control)
             process.lock.describe("gateway", address)
             watching.start_soon(_end_if_broken, journal)

@@ -23,10 +23,14 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from holdfast import config_channels
+from holdfast.channels import OWN
+from holdfast.config_channels import Channels
 from holdfast.core.approval import Mode
 from holdfast.core.lifecycle import Supervisor
 from holdfast.core.session import OnStart
 from holdfast.errors import Misconfigured
+from holdfast.secret import Secret as Secret
 
 PROVIDERS = ("openai", "scripted", "offline")
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
@@ -45,29 +49,17 @@ ENVIRONMENT = MappingProxyType(
 )
 
 # Those that set no key, and those that are for tests.
-_OTHER_VARIABLES = ("HOLDFAST_HOME", "HOLDFAST_DEBUG")
+_OTHER_VARIABLES = (
+    "HOLDFAST_HOME",
+    "HOLDFAST_DEBUG",
+    *(name for names in OWN.values() for name in names),
+)
 _TEST_VARIABLES = ("HOLDFAST_TORTURE_", "HOLDFAST_FUZZ_", "HOLDFAST_RESTARTS")
 
 LAUNCHD_LABEL = "org.holdfast.gateway"
 _SUPERVISION = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
 
 _SOCKET_ROOM = 103 - len("/run/front.sock")  # what the system leaves for a socket's address
-
-
-class Secret:
-    """A text that must not be seen: printing or formatting it shows stars."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        """The text itself. Every use of this word is a place to look at twice."""
-        return self._value
-
-    def __repr__(self) -> str:  # type: ignore[explicit-override]  # typing.override is 3.12
-        return "********"
 
 
 _LINE = r"^[^\x00-\x1f\x7f]+$"
@@ -215,6 +207,7 @@ class Config:
     sandbox: Sandbox = field(default_factory=Sandbox)
     terminal: Terminal = field(default_factory=Terminal)
     log: Log = field(default_factory=Log)
+    channels: Channels = Channels()
     model_reason: str = ""  # one line: why this model
     origins: Mapping[str, str] = field(default_factory=dict)  # key → where its value is from
 
@@ -309,6 +302,8 @@ def from_process(overrides: Mapping[str, str]) -> Config:
     for name, key in ENVIRONMENT.items():
         if SETTINGS[key].meta.extra:
             os.environ.pop(name, None)
+    for name in config.channels.secrets:
+        os.environ.pop(name, None)
     return config
 
 
@@ -348,7 +343,12 @@ def environment(config: Config) -> dict[str, str]:
     given = {n: k for n, k in ENVIRONMENT.items() if config.origins[k] == f"environment {n}"}
     values = {key: value for key, value, _ in shown(config)}
     hidden = {n: v.reveal() for n, k in given.items() if isinstance(v := values[k], Secret)}
-    return {**os.environ, **hidden}
+    of_channels = {
+        name: given.secret.reveal()
+        for name, given in config.channels.secrets.items()
+        if given.origin == f"environment {name}"
+    }
+    return {**os.environ, **hidden, **of_channels}
 
 
 def process_home() -> Path:
@@ -403,7 +403,9 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
     """Read and check everything. Raises `Misconfigured` at the first thing that is wrong."""
     home = find_home(environ)
     check_home(home)
-    given = _from_file(home / FILE)
+    document = _document(home / FILE)
+    tables = document.pop(config_channels.SECTION, {})
+    given = _from_file(home / FILE, document)
     for name, key in ENVIRONMENT.items():
         value = environ.get(name)
         if value or (value is not None and key == "gateway.api_key"):
@@ -415,6 +417,8 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
     }
     origins = {k: given[k].origin if k in given else "default" for k in SETTINGS}
     model, reason = _choose_model(given, values)
+    channels = config_channels.read(home / FILE, tables, environ, plugins=bool(values["plugins"]))
+    origins |= {key: origin for key, _, origin in config_channels.shown(channels)}
     return Config(
         home=home,
         user_home=_user_home(environ),
@@ -422,6 +426,7 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
         model=model,
         plugins=values["plugins"],
         **{name: kind(**_section(name, values)) for name, kind in _SECTIONS.items()},
+        channels=channels,
         model_reason=reason,
         origins=MappingProxyType(origins),
     )
@@ -466,9 +471,9 @@ def probe(directory: Path) -> str:
     return ""
 
 
-def _from_file(path: Path) -> dict[str, _Given]:
+def _document(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError:
@@ -479,6 +484,9 @@ def _from_file(path: Path) -> dict[str, _Given]:
         raise Misconfigured(
             f"{path} cannot be read: {error.strerror}", "make it a file that you can read"
         ) from None
+
+
+def _from_file(path: Path, document: Mapping[str, object]) -> dict[str, _Given]:
     origin = str(path)
     given: dict[str, _Given] = {}
     for key, value in _flatten(path, document):
@@ -509,9 +517,13 @@ def _unknown(path: Path, key: str) -> Misconfigured:
     if close:
         return Misconfigured(f"{path}: unknown key {key}", f"did you mean {_line(close[0])}?")
     section = key.partition(".")[0]
+    if difflib.get_close_matches(section, [config_channels.SECTION]):
+        meant = f"[{config_channels.SECTION}.telegram]"
+        return Misconfigured(f"{path}: unknown key {key}", f"did you mean {meant}?")
     known = [k for k in SETTINGS if k.startswith(section + ".")] or [
         *(k for k in SETTINGS if "." not in k),
         *(f"[{s}]" for s in _SECTIONS),
+        f"[{config_channels.SECTION}.NAME]",
     ]
     return Misconfigured(f"{path}: unknown key {key}", f"known are {', '.join(known)}")
 
@@ -592,6 +604,7 @@ def shown(config: Config) -> Iterator[tuple[str, object, str]]:
         section, _, name = key.rpartition(".")
         owner = getattr(config, section) if section else config
         yield key, getattr(owner, name), config.origins[key]
+    yield from config_channels.shown(config.channels)
 
 
 def known_secrets(config: Config) -> list[str]:

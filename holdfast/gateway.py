@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, overload
 
-from holdfast.core.approval import ApprovalRequested
+from holdfast.core.approval import ApprovalRequested, Choice, Role
+from holdfast.core.call import CallParked
 from holdfast.core.events import Record
+from holdfast.core.inbox import Mode
 from holdfast.core.intents import (
     Answer,
     Answered,
@@ -45,6 +47,7 @@ class RunView(Value):
     usage: Usage
     ending: Fact | None  # the fact that ended it
     ended_seq: int | None
+    question: CallParked | None = None  # what the user is asked, the oldest if there are several
 
 
 class Health(Value):
@@ -62,10 +65,24 @@ class Health(Value):
     sandbox: str  # how well commands are confined, "L2" for one; empty: not known yet
     sandbox_note: str
     paused: str  # why no work is done, and what to do about it; empty: it is
+    held: str = ""  # why some runs do not go on, and what to do about it; empty: all do
 
     @property
     def ready(self) -> bool:
         return self.status == "ready" and self.journal == "ok"
+
+
+class SessionView(Value):
+    """A session as the operator sees it."""
+
+    session_id: SessionId
+    status: str
+    reason: str  # why it is suspended
+    unfinished: int  # runs
+    held: int  # of these, because they may end the process
+    mark: str  # what cut its work; empty: nothing since a run has completed
+    mark_reason: str
+    marked_at: float
 
 
 class RunQuery(Value):
@@ -139,3 +156,99 @@ class Gateway(Protocol):
     def health(self) -> Health:
         """How it is doing, from memory."""
         ...
+
+
+class ChatStatus(Value):
+    """How things stand in one conversation."""
+
+    session_id: SessionId
+    run: RunView | None  # the one at work or next
+    steps: int  # calls it has begun
+    waiting: int  # runs behind it
+    question: str  # of the run at work, to the user; empty: none
+    approvals: Sequence[ApprovalRequested]
+    busy_mode: Mode
+    model: str
+    suspended: bool
+    health: Health
+    now: float  # when that was so
+
+
+class ChatSession(Value):
+    """One of the sessions a conversation has had."""
+
+    number: int  # from 1, the oldest; what people call it by
+    session_id: SessionId
+    begun_at: float
+    current: bool
+    first_words: str
+    now: float  # when that was so
+
+
+class Chat(Protocol):
+    """One conversation in a chat, as a command sees it. Whoever speaks has been let in.
+
+    Every method is refused with words for people where it may not be, or can not.
+    """
+
+    roles: frozenset[Role]  # of whoever speaks
+
+    async def status(self) -> ChatStatus: ...
+
+    async def stop(self) -> int:
+        """Stop what the speaker may stop, and leave the session; how many runs it was."""
+        ...
+
+    async def begin(self) -> None:
+        """A fresh session from the next words on; what is at work is stopped."""
+        ...
+
+    async def say(self, text: str, mode: Mode | None) -> None:
+        """Words for the agent; None: what they do to a busy run is as the chat has it."""
+        ...
+
+    async def choose_busy_mode(self, mode: Mode) -> None: ...
+
+    async def choose_model(self, name: str) -> str:
+        """Another model of the same provider for this session; empty: the configured one."""
+        ...
+
+    async def answer(self, choice: Choice, request_id: str) -> Choice:
+        """Answer an approval of this conversation: the oldest, if none is named."""
+        ...
+
+    async def retry(self) -> None:
+        """Say again what was said last, in place of what came of it."""
+        ...
+
+    async def undo(self) -> str:
+        """Take back the last exchange; the words it began with."""
+        ...
+
+    async def usage(self) -> Usage:
+        """Tokens this session has spent."""
+        ...
+
+    async def sessions(self) -> Sequence[ChatSession]: ...
+
+    async def resume(self, number: int | None) -> ChatSession:
+        """Bring back an earlier session; None: the one before."""
+        ...
+
+    async def restart(self) -> None:
+        """Restart the gateway. For administrators."""
+        ...
+
+    async def make_home(self) -> None:
+        """Have the gateway speak here when nobody asked it anything. For administrators."""
+        ...
+
+
+class ChannelState(Value):
+    """One channel that is on, and how it is doing."""
+
+    name: str
+    trouble: str  # why nothing can be heard just now; empty: all is well
+    can: tuple[str, ...]  # in words
+    undelivered: int  # messages that are neither sent nor given up
+    held: int  # of those, how many wait for a person

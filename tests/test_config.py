@@ -151,7 +151,8 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         (
             "zzz = 1",
             "FILE: unknown key zzz",
-            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [log]",
+            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [log], "
+            "[channels.NAME]",
         ),
         (
             "[log]\nzzz = 1",

@@ -1,15 +1,18 @@
 """The contract of a channel: one way in and out, one file.
 
 A channel turns what a platform says into `Incoming` and hands it on; only when that returns is
-it ours, and only then may the platform be told so. It carries `Outgoing` to the platform and
-says how that went: accepted under which id, not now, never, or nobody knows. It keeps no state
-that matters: where it was in the platform's stream of updates is given to it at the start and
-moves with each message, in the transaction that stores the message. What it can do stands in
-fields without defaults: a new channel says so itself.
+it ours, and only then may the platform be told so. It carries `Outgoing` to the platform, one
+message each, and says how that went: accepted under which id, not now, never, or nobody knows.
+It keeps no state that matters: where it was in the platform's stream of updates is given to it
+at the start and moves with each message, in the transaction that stores the message. What it can
+do stands in fields without defaults: a new channel says so itself.
+
+Its file has `Settings`, which a table of the configuration is converted to, and `CHANNEL`, by
+which it is found. Secrets are no settings: it asks for them by their name in the environment.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.address import Address
 from holdfast.core.types import DeliveryId, Value
@@ -33,12 +36,13 @@ class Incoming(Value):
     """One thing somebody said or did."""
 
     external_id: str  # the platform's name for it: the same again is the same thing
-    cursor: str  # where the platform's stream stands once this has been taken; empty: no stream
+    cursor: str  # opaque: what `receive` is given to go on after this one; empty: no stream
     address: Address  # who, where
     name: str  # how the sender is called there; for people only
     text: str
-    reply_to: str = ""  # the message it answers
-    message_id: str = ""  # its own, to reply to
+    reply_to: str = ""  # the message it answers; of a press: the one whose button was pressed
+    message_id: str = ""  # its own, to reply to; a press has none
+    quoted: str = ""  # what stands in the message it answers, or the piece of it that is quoted
     pressed: str = ""  # the data of a button, instead of text
     edited: bool = False  # it replaces what was said under the same message id
 
@@ -49,7 +53,7 @@ class Button(Value):
 
 
 class Outgoing(Value):
-    """One message on its way. `text` is markdown as the model wrote it, already within bounds."""
+    """One message on its way. `text` is markdown as the model wrote it: one part of `split`."""
 
     delivery_id: DeliveryId
     address: Address
@@ -68,7 +72,7 @@ class Accepted(Value):
 
 
 class Later(Value):
-    """Not now: it surely has not arrived."""
+    """Not now: sending it again cannot double it."""
 
     reason: str
     after_s: float
@@ -88,7 +92,24 @@ class Doubtful(Value):
 
 Sent = Accepted | Later | Refused | Doubtful
 
-Take = Callable[[Incoming], Awaitable[None]]  # returns when it is ours, durably
+# Returns when it is ours, durably. Raises `Transient` when it is not taken: the cursor has not
+# moved, and the same is handed on again later, before what came after it.
+Take = Callable[[Incoming], Awaitable[None]]
+
+
+class Hook(Value):
+    """A request that a platform made to us. Nothing in it is believed before it is checked."""
+
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class HookAnswer(Value):
+    """What the platform is told."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "text/plain"
 
 
 class Channel(Protocol):
@@ -96,13 +117,25 @@ class Channel(Protocol):
 
     name: str
     capabilities: Capabilities
+    trouble: str  # why nothing can be heard just now, for people; empty: all is well
 
     async def receive(self, cursor: str, take: Take) -> None:
-        """Hand on what comes after `cursor`, in order, for ever. Goes on by itself after trouble."""
+        """Hand on what comes after `cursor`, in order, for ever.
+
+        Goes on by itself after trouble, and after a `take` that raised `Transient`. Raises
+        `Misconfigured` where only the operator can help: a token that is refused.
+        """
+        ...
+
+    def split(self, text: str) -> tuple[str, ...]:
+        """Markdown as parts, in order, each of which `deliver` can carry; none: nothing to see.
+
+        The same text gives the same parts. Code that is cut is closed and opened again.
+        """
         ...
 
     async def deliver(self, message: Outgoing) -> Sent:
-        """Carry one message. Never raises but for cancellation."""
+        """Carry one message, as one. Too long for that: `Refused`. Raises only cancellation."""
         ...
 
     async def show_typing(self, address: Address) -> None:
@@ -112,3 +145,38 @@ class Channel(Protocol):
     async def aclose(self) -> None:
         """Let go of connections."""
         ...
+
+
+@runtime_checkable
+class Hears(Channel, Protocol):
+    """A channel that its platform calls. Its `receive` keeps `take` in mind and waits for ever."""
+
+    path: str  # below /hooks/; empty: as it is set up, nobody calls it
+
+    async def hear(self, hook: Hook) -> HookAnswer:
+        """Check it and hand it on. 2xx only when `take` has returned; 503 while nobody takes."""
+        ...
+
+
+class Clock(Protocol):
+    """The wall clock and the way to wait on it."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        ...
+
+
+Secret = Callable[[str], str]  # what the environment has under that name, else `Misconfigured`
+
+
+class Kind(Value):
+    """How a channel is found and made. Its module has one, named `CHANNEL`."""
+
+    name: str
+    settings: type[Any]  # a frozen struct that knows all its keys
+    secrets: tuple[str, ...]  # the names that `create` asks for
+    create: Callable[[Any, Secret, Clock], Channel]

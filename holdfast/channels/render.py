@@ -1,61 +1,50 @@
 """Markdown as models write it → what a chat platform takes. Pure.
 
 The text becomes a row of cells: what a character shows, how it reads where there is no
-markup, and how it looks. A message is a slice of that row and carries its own tags, so
-each part is valid by itself wherever a text is cut. No HTML of the input is ever read:
-what this file recognises as markdown becomes a tag, everything else is escaped.
+markup, and how it looks. No HTML of the input is ever read: what this file recognises as
+markdown becomes a tag, everything else is escaped.
 
 Recognised: fenced code, tables (shown as code), quotes, headings (bold), bullets, `code`,
-links, **bold**, *italic*, ~~strike~~, backslash escapes. All else is text and stays.
-
-An address whose host the user never named could carry away what the agent knows as soon
-as somebody, or a preview, opens it. It is written so that nothing opens it (`defang`).
-An address is what clients make one of: a scheme, a host with a path, a bare name under a
-common ending. This is a net; that previews are off is the sender's work.
+links, **bold**, *italic*, ~~strike~~, backslash escapes. All else is text and stays. An
+address of a host that nobody named is written so that nothing opens it (addresses.py).
 """
 
 import html
 import re
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby, zip_longest
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
+from holdfast.channels.addresses import ADDRESS, bracketed, harmless, normal
 from holdfast.core.types import Value
 
 TELEGRAM_LENGTH = 4096  # UTF-16 code units, counted after Telegram has taken the tags away
 _WIDEST = 40  # no column of a table is padded beyond it
-_MARKUP_FACTOR = 7  # markup may be so many times as long as what it shows; then the part is cut
+_LONGEST_LINK = 1024  # a longer one is told, not linked
+_LONGEST_MARKUP = 7 * TELEGRAM_LENGTH  # Telegram reads no more; then it is left out
 
 
 class Part(Value):
     """One message: as HTML, and the same without markup for when the HTML is refused."""
 
     html: str
-    text: str
+    text: str  # never shorter than what the HTML shows
 
 
-def telegram(
-    markdown: str, *, named_hosts: Collection[str], max_length: int = TELEGRAM_LENGTH
-) -> tuple[Part, ...]:
-    """`markdown` as messages for Telegram's HTML mode, in order; none if nothing is to be seen."""
-    cells = _joined(_blocks(_clean(markdown).split("\n")))
-    return tuple(_parts(_disarmed(cells, named_hosts, max_length), max_length))
+def telegram(markdown: str, *, named_hosts: Collection[str]) -> Part | None:
+    """`markdown` for Telegram's HTML mode, however long; None if nothing is to be seen.
 
-
-def defang(text: str, named_hosts: Collection[str]) -> str:
-    """`text` with every address of another host written as `https[:]//host[.]example/path`."""
-    named = frozenset(map(_normal, named_hosts))
-    return _ADDRESS.sub(lambda m: m[0] if _harmless(m[0], named) else _bracketed(m[0]), text)
-
-
-def hosts(text: str) -> frozenset[str]:
-    """Every host that `text` names: what a user wrote, for `named_hosts`."""
-    bare = (_normal(m[0]) for m in _NAME.finditer(text))
-    full = (host for m in _ADDRESS.finditer(text) for host in _hosts_of(m[0]))
-    return frozenset({*bare, *full} - {""})
+    It is longest where no host is named.
+    """
+    cells = _disarmed(_joined(_blocks(_clean(markdown).split("\n"))), named_hosts)
+    if not any(_visible(cell.shown) for cell in cells):
+        return None
+    part = _part(cells[_blank_before(cells) :])
+    if len(part.html) > _LONGEST_MARKUP:
+        return Part(html.escape(part.text, quote=False), part.text)
+    return part
 
 
 def utf16_length(text: str) -> int:
@@ -77,7 +66,7 @@ class Look(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What is shown, and what stands for it where there is no markup. Never cut."""
+    """What is shown, and what stands for it where there is no markup."""
 
     shown: str
     plain: str
@@ -86,84 +75,43 @@ class Cell(NamedTuple):
 
 _BARE = Look()
 _BREAK = Cell("\n", "\n", _BARE)
-
-# Clients end a path at a bracket or a quote: what follows may be an address of its own.
-_PATH = r"[/\\?\#][^\s<>()\[\]{}\"'«»\u2000-\u206f]*"
-_ENDS = r"(?<![.,:;!?)\]}'\"*_~])"  # as a sentence does, not an address
-_ADDRESS = re.compile(
-    rf"""(?<![a-z0-9+.\-])[a-z0-9+.\-]*+:[/\\]{{2,}}[^\s<>/\\?\#]*(?:{_PATH})?{_ENDS}
-    |(?<![\w@./\\\-])\.*+(?:[\w.+\-]++@)?(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?
-       (?=[/\\?\#]\S){_PATH}{_ENDS}
-    |(?<![\w@.\-])\.*+(?:[\w\-]++[.。．｡])+?(?:com|net|org|info|biz|io|ai|app|dev|me|co|xyz|top|site|
-       online|shop|club|cloud|link|page|live|pro|tech|store|space|website|gov|edu|eu|de|uk|ru|cn|
-       fr|nl|us|in|tk|ml|ga|cf|gq|onion|local|internal)(?![\w\-]|[.。．｡]\w)""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_NAME = re.compile(r"(?:[\w\-]++\.)++[\w\-]++|\blocalhost\b|\[[0-9a-fA-F:.]++\]")
-_SCHEME = re.compile(r":[/\\]{2,}")
 _LINK = re.compile(r"https?://[^\s/?#\\]", re.IGNORECASE)
 
 
-def _hosts_of(address: str) -> list[str]:
-    """Each host an address names: also that of an address inside its path or query."""
-    rests = _SCHEME.split(address)
-    return [_normal(_host(rest)) for rest in (rests[1:] or rests)]
-
-
-def _host(rest: str) -> str:
-    authority = re.split(r"[/\\?#]", rest, maxsplit=1)[0]
-    return re.sub(r":\d*$", "", authority.rpartition("@")[2])
-
-
-def _normal(host: str) -> str:
-    return unicodedata.normalize("NFKC", host).casefold().strip(".").removeprefix("www.")
-
-
-def _harmless(address: str, named: Collection[str]) -> bool:
-    """Whether it leads nowhere but to `named` and is not glued to another word with a dot."""
-    scheme, *rests = _SCHEME.split(address)
-    return (not rests or scheme.isalpha()) and all(host in named for host in _hosts_of(address))
-
-
-def _bracketed(address: str) -> str:
-    return re.sub("[.。．｡:]", r"[\g<0>]", address)
-
-
-def _disarmed(cells: list[Cell], named_hosts: Collection[str], max_length: int) -> list[Cell]:
+def _disarmed(cells: list[Cell], named_hosts: Collection[str]) -> list[Cell]:
     """The cells with foreign addresses defanged, and each link followed by where it leads.
 
     Found in the text as it is shown, so that no markup inside an address hides it. Code is
     shown as it is: clients open nothing there.
     """
-    named = frozenset(map(_normal, named_hosts))
+    named = frozenset(map(normal, named_hosts))
     row = list(cells)
-    for match in _ADDRESS.finditer("".join(cell.shown for cell in cells)):
-        if not _harmless(match[0], named):
+    for match in ADDRESS.finditer("".join(cell.shown for cell in cells)):
+        if not harmless(match[0], named):
             for at in range(match.start(), match.end()):
                 shown, _, look = row[at]
-                safe = _bracketed(shown)
+                safe = bracketed(shown)
                 row[at] = Cell(shown if look.code or look.pre else safe, safe, look)
     out: list[Cell] = []
     for href, group in groupby(row, key=lambda cell: cell.look.href):
         label = list(group)
-        fits = len(href) + 3 <= max_length // 4
-        if not href or (fits and _harmless(href, named)):
+        if not href or (len(href) <= _LONGEST_LINK and harmless(href, named)):
             out += label
             if href and "".join(cell.shown for cell in label) != href:
                 out.append(Cell("", f" ({href})", label[-1].look))
         else:
-            safe = href if _harmless(href, named) else _bracketed(href)
+            safe = href if harmless(href, named) else bracketed(href)
             out += [cell._replace(look=cell.look._replace(href="")) for cell in label]
             out += _text(f" ({safe})", label[-1].look._replace(href="", code=False))
     return out
 
 
-_FENCE = re.compile(r"([ \t]*)(`{3,}+(?=[^`]*$)|~{3,}+)[ \t]*([\w+#.\-]{0,32})[ \t]*(.*?)[ \t]*$")
+FENCE = re.compile(r"([ \t]*)(`{3,}+(?=[^`]*$)|~{3,}+)[ \t]*([\w+#.\-]{0,32})[ \t]*(.*?)[ \t]*$")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
-_QUOTE = re.compile(r"(?: *>)++ ?")
+QUOTE = re.compile(r"(?: *>)++ ?")
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(?=\S)")
 _BULLET = re.compile(r"\A([ \t]*)[-*+](?=[ \t]+\S)")
-_DELIMITERS = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?)?[ \t]*$")
+DELIMITERS = re.compile(r"[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+(?:[ \t]*:?-+:?)?[ \t]*$")
 
 
 def _clean(text: str) -> str:
@@ -194,7 +142,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[Cell]]:
     at = 0
     while at < len(lines):
         line, end = lines[at], at + 1
-        if fence := _FENCE.match(line):
+        if fence := FENCE.match(line):
             end = _fence_end(lines, at, fence)
             code = _code(lines[at + 1 : end], fence)
             label = fence[4] if code else f"{fence[3]} {fence[4]}".strip()
@@ -203,11 +151,11 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[Cell]]:
             while end < len(lines) and "|" in lines[end]:
                 end += 1
             yield _text(_table([lines[at], *lines[at + 2 : end]]), Look(pre=True))
-        elif _QUOTE.match(line):
-            while end < len(lines) and _QUOTE.match(lines[end]):
+        elif QUOTE.match(line):
+            while end < len(lines) and QUOTE.match(lines[end]):
                 end += 1
             # What is left of a line begins with no mark of a quote: quotes do not nest.
-            inner = _joined(_blocks([_QUOTE.sub("", one, count=1) for one in lines[at:end]]))
+            inner = _joined(_blocks([QUOTE.sub("", one, count=1) for one in lines[at:end]]))
             yield [cell._replace(look=cell.look._replace(quote=True)) for cell in inner]
         elif heading := _HEADING.match(line):
             yield _inline(heading[1], Look(bold=True))
@@ -222,7 +170,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[Cell]]:
 def _begins(lines: Sequence[str], at: int) -> bool:
     """Whether a paragraph ends before this line."""
     line = lines[at]
-    marks = (_FENCE, _QUOTE, _HEADING, _ITEM)
+    marks = (FENCE, QUOTE, _HEADING, _ITEM)
     return not line.strip() or any(mark.match(line) for mark in marks) or _is_table(lines, at)
 
 
@@ -241,12 +189,12 @@ def _code(lines: Sequence[str], fence: re.Match[str]) -> list[Cell]:
         lines = lines[:-1]
     indent = re.compile(f"[ \\t]{{0,{len(fence[1])}}}")
     text = "\n".join(indent.sub("", line, count=1) for line in lines)
-    return _text(text, Look(pre=True, language=fence[3])) if text.strip() else []
+    return _text(text, Look(pre=True, language=fence[3])) if _visible(text) else []
 
 
 def _is_table(lines: Sequence[str], at: int) -> bool:
     follows = lines[at + 1] if at + 1 < len(lines) else ""
-    return "|" in lines[at] and _DELIMITERS.match(follows) is not None
+    return "|" in lines[at] and DELIMITERS.match(follows) is not None
 
 
 def _table(lines: Sequence[str]) -> str:
@@ -405,81 +353,12 @@ def _emphasised(cells: list[Cell], depth: Mapping[str, int]) -> list[Cell]:
     return [cell._replace(look=worn[cell.look]) for cell in cells]
 
 
-_BLOCK, _LINE, _CODE_LINE, _SPACE = 4, 3, 2, 1
-_JOINERS = "\u200d\ufe0e\ufe0f"
-
-
-def _parts(cells: Sequence[Cell], max_length: int) -> Iterator[Part]:
-    """Messages of at most `max_length`, cut where it hurts least."""
-    ends = list(accumulate((utf16_length(cell.plain) for cell in cells), initial=0))
+def _blank_before(cells: Sequence[Cell]) -> int:
+    """How many cells show nothing before the first that does; indented code stays so."""
     at = 0
-    while (at := _skip(cells, at)) < len(cells):
-        end = max(at + 1, bisect_right(ends, ends[at] + max_length) - 1)
-        if end < len(cells):
-            end = _cut(cells, at, end, ends, max_length)
-        part = _part(cells[at:end])
-        while end > at + 1 and utf16_length(part.html) > _MARKUP_FACTOR * max_length:
-            end = at + (end - at) // 2
-            end -= end > at + 1 and not cells[end].shown
-            part = _part(cells[at:end])
-        if any(_visible(cell.shown) for cell in cells[at:end]):
-            yield part
-        at = end
-
-
-def _skip(cells: Sequence[Cell], at: int) -> int:
-    """Where the next message begins: blank, it would be dropped; indented code stays so."""
-    while at < len(cells) and cells[at].shown.isspace():
-        if cells[at].look.pre and cells[at].shown != "\n":
-            break
+    while cells[at].shown.isspace() and not (cells[at].look.pre and cells[at].shown != "\n"):
         at += 1
     return at
-
-
-def _cut(cells: Sequence[Cell], at: int, end: int, ends: Sequence[int], max_length: int) -> int:
-    """Where to cut before `end`: at the best place that leaves no needlessly short message."""
-    first = last = end
-    while first > at and cells[first - 1].look.pre:
-        first -= 1
-    while ends[last] - ends[first] <= max_length and last < len(cells) and cells[last].look.pre:
-        last += 1
-    if cells[end].look.pre and at < first and ends[last] - ends[first] <= max_length:
-        return first  # the code block fits into a message of its own
-    best: dict[int, int] = {}
-    for place in range(end, at + (end - at) // 4, -1):
-        best.setdefault(_quality(cells, place), place)
-    for quality in (_BLOCK, _LINE, _CODE_LINE, _SPACE):
-        if quality in best:
-            return best[quality]
-    place = end
-    while (
-        place > at + 1 and end - place < 32 and _joins(cells[place - 1].shown, cells[place].shown)
-    ):
-        place -= 1
-    return place
-
-
-def _quality(cells: Sequence[Cell], place: int) -> int:
-    """How good a place it is to cut before."""
-    before, after = cells[place - 1], cells[place]
-    if not after.shown:
-        return 0
-    if before.look.pre and after.look.pre:
-        return _CODE_LINE if before.shown == "\n" else _SPACE if before.shown.isspace() else 0
-    if before.shown == "\n":
-        blank = place > 1 and cells[place - 2].shown == "\n"
-        return _BLOCK if after.look.pre or blank else _LINE
-    return _SPACE if before.shown.isspace() or after.shown.isspace() else 0
-
-
-def _joins(before: str, after: str) -> bool:
-    """Whether the two are one character to the eye."""
-    return (
-        after == ""
-        or before == "\u200d"
-        or after in _JOINERS
-        or bool(unicodedata.combining(after[0]))
-    )
 
 
 def _visible(text: str) -> bool:

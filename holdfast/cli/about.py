@@ -29,6 +29,34 @@ knowing, ✗ needs mending; what to do comes last.
 
 exit codes: 0 usable; 1 something needs mending; 78 the configuration is wrong
 """
+SESSIONS = """Sessions, and what cut their work.
+
+  holdfast sessions                  those of the latest runs, each with its mark
+  holdfast sessions unmark ID        drop its mark: nobody is to be told of the cut any more
+  holdfast sessions mark ID          have whoever goes on with it told that it was cut
+  holdfast sessions release          let all runs go on that are held
+
+A mark stands from the moment a session's work is cut until a run of it completes. Runs are held
+where the process has ended several times in a row and one of them may be why: they go on bit by
+bit, within ten minutes, and the one that ends it is given up. `release` does not wait for that.
+
+exit codes: 0 done; 1 there is no such session, it has no mark, or it is suspended
+"""
+OUTBOX = """Messages to chats that are not sent, and a word to them.
+
+  holdfast outbox                    what waits, is held or was given up; newest first
+  holdfast outbox show ID            all of one message, and what became of it
+  holdfast outbox resend ID          send what was held or given up after all
+  holdfast outbox drop ID            give up what was not sent
+
+pending: it goes out next. retry: the chat's platform would not have it yet; it is tried again,
+for a day. ambiguous: nobody knows whether it arrived. held: it waits for your word. dead: it was
+given up, and why. Of those that are dead, --all shows also what nobody will miss.
+ID is the message's id, or as much of its beginning as no other has. Without a gateway nothing is
+sent: a message that you resend goes out when the next one runs.
+
+exit codes: 0 done; 1 there is no such message, or it is too late for that; 2 several begin so
+"""
 AUDIT = """Who allowed what, and whether that is still all of it.
 
   holdfast audit                     the latest entries, oldest first: approvals, denials, rules

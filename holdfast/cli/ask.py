@@ -1,10 +1,11 @@
-"""The question at the terminal: a request for approval, and the answer that is typed to it.
+"""What is asked at the terminal: an approval, or a question, and the answer that is typed to it.
 
 Nothing is chosen beforehand, Enter alone asks again, and only a whole word or its first
 letter is an answer. What was typed before the question could be read does not answer it:
 it is dropped when the question appears. A question closes by itself and says why when it
 is answered elsewhere, runs out or is withdrawn; what was half typed to it is dropped
-then, lest it becomes the next line of a conversation.
+then, lest it becomes the next line of a conversation. Words to a question are different: what
+comes too late for it answers no other, and is the next line (HALT-09).
 
 The terminal keeps its own ways (echo, line editing, Ctrl-C): however we end, there is
 nothing to put back.
@@ -14,6 +15,7 @@ import os
 import select
 import sys
 import termios
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -23,7 +25,9 @@ from holdfast.cli import question
 from holdfast.cli.client import Client
 from holdfast.cli.exits import Exit
 from holdfast.cli.screen import Plain
-from holdfast.cli.wire import TERMINAL, Approval, Event, TooLate, requested
+from holdfast.cli.wire import TERMINAL, Approval, Event, Question, TooLate, question_of, requested
+
+Keep = Callable[[str], None]  # where words go that came too late for their question
 
 
 def at_terminal() -> bool:
@@ -32,18 +36,19 @@ def at_terminal() -> bool:
 
 
 class Questions:
-    """What one run asks, put one after the other, oldest first.
+    """What a run and its children ask, put one after the other, oldest first.
 
     `put` is the task that asks; `hear` is told every event of the run meanwhile.
     """
 
-    def __init__(self, client: Client, screen: Plain) -> None:
+    def __init__(self, client: Client, screen: Plain, keep: Keep | None = None) -> None:
         self._client = client
         self._screen = screen
-        self._waiting: dict[str, Approval] = {}
+        self._keep = keep
+        self._waiting: dict[str, Approval | Question] = {}
         self._came = anyio.Event()
         self._open = anyio.CancelScope()
-        self._asking = ""  # whose line waits for an answer
+        self._asking: Approval | Question | None = None  # whose line waits for an answer
         self._sending = ""  # whose answer is on its way
         self._meanwhile = ""  # how that one was closed before we heard back
         self._ours: set[str] = set()
@@ -53,9 +58,11 @@ class Questions:
         """Take in what an event means for the questions; whether nothing is left to be shown."""
         match event.event:
             case "approval.request" if not self._left:
-                self._waiting[event.request_id] = requested(event)
-                self._came.set()
-                return True
+                return self._add(requested(event))
+            case "question.asked" if not self._left:
+                return self._add(question_of(event))
+            case "question.answered":
+                return self._closed(question_of(event).key, "was answered elsewhere")
             case "approval.responded":
                 how = f"was answered elsewhere: {question.answered(event.choice)}"
                 return self._closed(event.request_id, how)
@@ -64,11 +71,21 @@ class Questions:
             case "approval.withdrawn":
                 return self._closed(event.request_id, f"is withdrawn: {event.reason}")
             case ending if ending in TERMINAL:
-                self._waiting.clear()
-                self._close("is withdrawn: the run is over")
+                self._end(event.run_id)
             case _:
                 pass
         return False
+
+    def _add(self, waits: Approval | Question) -> bool:
+        self._waiting[waits.key] = waits
+        self._came.set()
+        return True
+
+    def _end(self, run_id: str) -> None:
+        for key in [k for k, waits in self._waiting.items() if waits.run_id == run_id]:
+            del self._waiting[key]
+        if self._asking is not None and self._asking.run_id == run_id:
+            self._close("is withdrawn: the run is over")
 
     def leave(self) -> None:
         """Ask nothing more: the run is to end."""
@@ -83,71 +100,119 @@ class Questions:
                 while not self._waiting:
                     self._came = anyio.Event()
                     await self._came.wait()
-                asked = next(iter(self._waiting.values()))
-                if not await self._waits(asked) or await self._put(asked):
-                    self._waiting.pop(asked.request_id, None)
+                first = next(iter(self._waiting.values()))
+                if not await self._waits(first) or await self._put(first):
+                    self._waiting.pop(first.key, None)
         finally:
             self._close("")
 
-    async def _waits(self, asked: Approval) -> bool:
+    async def _waits(self, asked: Approval | Question) -> bool:
         """Whether it is still to be asked: the events of an old run tell of old questions."""
+        if isinstance(asked, Question):
+            oldest = (await self._client.status(asked.run_id)).question
+            return (
+                asked.key in self._waiting
+                and oldest is not None
+                and (oldest.call_id == asked.call_id)
+            )
         waiting = await self._client.approvals(asked.run_id)
         known = asked.request_id in self._waiting
         return known and any(other.request_id == asked.request_id for other in waiting)
 
-    def _closed(self, request_id: str, how: str) -> bool:
-        self._waiting.pop(request_id, None)
-        if request_id == self._sending:
+    def _closed(self, key: str, how: str) -> bool:
+        self._waiting.pop(key, None)
+        if key == self._sending:
             self._meanwhile = how
             return True
-        if request_id == self._asking:
+        if self._asking is not None and key == self._asking.key:
             self._close(how)
             return True
-        return request_id in self._ours
+        return key in self._ours
 
     def _close(self, how: str) -> None:
         """Take back the line that waits for an answer, and say why it does so no more."""
-        if self._asking:
-            asking, self._asking = self._asking, ""
+        if self._asking is not None:
+            asking, self._asking = self._asking, None
             self._screen.withdraw()
-            _drop_typed()
+            if isinstance(asking, Approval) or self._keep is None:
+                _drop_typed()
             if how:
-                self._screen.note(f"… {asking} {how}")
+                self._screen.note(f"… {asking.name} {how}")
             self._screen.go_on()
             self._open.cancel()
 
-    async def _put(self, asked: Approval) -> bool:
+    async def _put(self, asked: Approval | Question) -> bool:
         """Ask one; whether it is done with, here."""
-        head = f"? the run asks for an approval, {asked.request_id} ({question.expires(asked)}):"
-        self._screen.note(f"{head}\n{question.body(asked)}")
+        if isinstance(asked, Question):
+            self._screen.note(f"? the run asks:\n{question.asks(asked)}")
+        else:
+            when = question.expires(asked)
+            head = f"? the run asks for an approval, {asked.request_id} ({when}):"
+            self._screen.note(f"{head}\n{question.body(asked)}")
         self._screen.hold()
         try:
             return await self._settle(asked)
         finally:
             self._screen.go_on()
 
-    async def _settle(self, asked: Approval) -> bool:
-        choice = ""
+    async def _settle(self, asked: Approval | Question) -> bool:
+        typed = ""
         if not _in_background():
             with anyio.CancelScope() as self._open:
-                choice = await self._choose(asked)
+                typed = await (
+                    self._hear_out(asked) if isinstance(asked, Question) else self._choose(asked)
+                )
             if self._open.cancelled_caught:
                 return True
-        if choice:
-            return await self._answer(asked, choice)
-        self._screen.note(f"… left open; {question.elsewhere(asked)}")
+        if not typed:
+            self._screen.note(f"… left open; {question.elsewhere(asked)}")
+            return True
+        if isinstance(asked, Question):
+            return await self._reply(asked, typed)
+        return await self._answer(asked, typed)
+
+    async def _hear_out(self, asked: Question) -> str:
+        """The words that are typed; nothing if the input has ended."""
+        while True:
+            typed = await self._line(asked, question.line(asked))
+            if not typed or typed.strip():
+                return question.reply(asked, typed)
+            self._screen.note("type an answer; then Enter")
+
+    async def _line(self, asked: Approval | Question, prompt: str) -> str:
+        """What is typed to the line that asks; what was typed before is dropped."""
+        _drop_typed()  # the last thing before the line that asks
+        self._asking = asked
+        self._screen.ask(prompt)
+        typed = await _read_line()
+        self._asking = None
+        self._screen.asked(ended=typed.endswith("\n"))
+        return typed
+
+    async def _reply(self, asked: Question, words: str) -> bool:
+        """Hand in words; False: they did not get there, so ask again."""
+        self._sending = asked.key
+        self._ours.add(asked.key)
+        try:
+            await self._client.reply(asked, words)
+        except TooLate:
+            self._screen.note("… too late: it was answered elsewhere, or its run is over")
+            if self._keep is not None:
+                self._keep(words)
+            return True
+        except Exit as refused:
+            self._ours.discard(asked.key)
+            self._screen.note(f"holdfast: {refused}")
+            return False
+        finally:
+            self._sending = ""
         return True
 
     async def _choose(self, asked: Approval) -> str:
         """The choice that is typed; nothing if the input has ended."""
         choices = question.words(asked.choices)
         while True:
-            _drop_typed()  # the last thing before the line that asks
-            self._asking = asked.request_id
-            self._screen.ask(question.prompt(asked))
-            typed = await _read_line()
-            self._asking = ""
-            self._screen.asked(ended=typed.endswith("\n"))
+            typed = await self._line(asked, question.prompt(asked))
             if not typed:
                 return ""
             if typed.endswith("\n") and (choice := choices.get(typed.strip().lower())):

@@ -44,6 +44,7 @@ Every line goes to the agent, in one conversation.
 What is typed while a run works is the next line. If the run asks for an approval, what was
 typed before the question appeared is dropped; a choice is made by its name or letter and Enter,
 never by Enter alone. Other terminals can answer too: holdfast approvals
+If it asks you something, your next line is the answer.
 What comes late, like the end of a background process and the run that it begins, is shown as it
 comes, above the prompt. What was typed until then is kept; only Ctrl-C takes it back."""
 
@@ -122,7 +123,7 @@ class Talk:
                 self._errand = replace(self._errand, told=True)
             if self._news is not None:
                 await self._tell_earlier(self._news, run_id)
-            await run.follow(client, run_id, screen, signals)
+            await run.follow(client, run_id, screen, signals, self._keyboard.give_back)
             self._last = await client.status(run_id)
             self._errand = _say(self._errand, session_id=self._last.session_id)
             if self._news is None:
@@ -215,7 +216,8 @@ class Talk:
         late.known(found.run_id)
         if not late.is_late(found):
             self._screen.note(f"● another run of this session, {found.run_id}:")
-        await run.follow(self._client, found.run_id, self._screen, self._signals)
+        keep = self._keyboard.give_back
+        await run.follow(self._client, found.run_id, self._screen, self._signals, keep)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

@@ -33,12 +33,19 @@ from holdfast.cli.wire import (
     Event,
     Frame,
     Health,
+    Message,
+    MessageList,
     Passing,
+    Question,
+    Released,
     Rule,
     Rules,
     Runs,
     RunStatus,
+    SessionList,
+    SessionObject,
     Submission,
+    Words,
     refusal,
 )
 from holdfast.config import Config
@@ -168,6 +175,11 @@ class Client(Value):
         path = f"/v1/approvals/{quote(asked.request_id, safe='')}"
         return await self._ask("POST", path, Answered, Answer(choice), runs=(asked.run_id,))
 
+    async def reply(self, asked: Question, words: str) -> None:
+        """Answer a question. Raises `TooLate` if it waits no more."""
+        path, said = f"{_path(asked.run_id)}/steer", Words(words, asked.call_id)
+        await self._ask("POST", path, dict, said, runs=(asked.run_id,))
+
     async def rules(self) -> tuple[Rule, ...]:
         """What is permitted for good."""
         return (await self._ask("GET", "/v1/rules", Rules)).data
@@ -175,6 +187,31 @@ class Client(Value):
     async def revoke(self, rule: Rule) -> None:
         """Take a permission back. Raises `NotFound` if somebody was faster."""
         await self._ask("POST", f"/v1/rules/{quote(rule.name, safe='')}/revoke", dict)
+
+    async def sessions(self) -> tuple[SessionObject, ...]:
+        """The sessions of the latest runs, newest first."""
+        return (await self._ask("GET", "/v1/operator/sessions", SessionList)).data
+
+    async def mark(self, session_id: str, word: str) -> None:
+        """Set (`mark`) or drop (`unmark`) a session's mark. Raises `NotFound`."""
+        path = f"/v1/operator/sessions/{quote(session_id, safe='')}/{word}"
+        await self._ask("POST", path, dict)
+
+    async def release(self) -> int:
+        """Let every run go on that is held; how many."""
+        return (await self._ask("POST", "/v1/operator/release", Released)).released
+
+    async def unsent(self, *, everything: bool) -> tuple[Message, ...]:
+        """Messages to chats that are not sent, newest first; else only what somebody may miss."""
+        path = f"/v1/operator/outbox?all={everything:d}"
+        return (await self._ask("GET", path, MessageList)).data
+
+    async def message(self, delivery_id: str, word: str = "") -> Message:
+        """One of them, after a word to it: `resend` or `drop`. Raises `NotFound`."""
+        path = f"/v1/operator/outbox/{quote(delivery_id, safe='')}"
+        if word:
+            return await self._ask("POST", f"{path}/{word}", Message)
+        return await self._ask("GET", path, Message)
 
     async def accept_sandbox(self) -> Confined:
         """Let work go on, however well commands are confined here; how well that is."""
@@ -266,7 +303,7 @@ class Client(Value):
         method: str,
         path: str,
         kind: type[T],
-        body: Submission | Answer | None = None,
+        body: Submission | Answer | Words | None = None,
         headers: dict[str, str] | None = None,
         runs: Sequence[str] = (),
     ) -> T:

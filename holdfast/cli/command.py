@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from holdfast import __version__
-from holdfast.cli import about
+from holdfast.cli import about, chat_commands
 from holdfast.cli.exits import Code, Exit, sole
 
 _EPILOG = """\
@@ -122,7 +122,17 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
+    sessions = _described(
+        commands, "sessions", "what cut their work; mark or unmark one", about.SESSIONS
+    )
+    words = ["list", "mark", "unmark", "release"]
+    sessions.add_argument("what", nargs="?", choices=words, default="list")
+    sessions.add_argument("session_id", nargs="?", metavar="ID", type=_some_text)
+    sessions.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    sessions.set_defaults(handler="holdfast.cli.sessions", parser=sessions)
     _add_approvals(commands)
+    _add_outbox(commands)
+    chat_commands.add(commands)
     _add_sandbox(commands)
     audit = _described(
         commands, "audit", "who allowed what, and whether that is all of it", about.AUDIT
@@ -238,6 +248,19 @@ def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     )
     revoke.add_argument("name", metavar="NAME", type=_some_text)
     revoke.set_defaults(parser=revoke, what="revoke")
+
+
+def _add_outbox(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    outbox = _described(
+        commands, "outbox", "messages to chats that are not sent; resend or drop one", about.OUTBOX
+    )
+    words = ["list", "show", "resend", "drop"]
+    outbox.add_argument("what", nargs="?", choices=words, default="list")
+    outbox.add_argument("delivery_id", nargs="?", metavar="ID", type=_some_text)
+    outbox.add_argument("--all", action="store_true", help="whatever was given up, too")
+    unsaid = argparse.SUPPRESS
+    outbox.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    outbox.set_defaults(handler="holdfast.cli.outbox", parser=outbox)
 
 
 def _add_sandbox(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

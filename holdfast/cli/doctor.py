@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 from collections.abc import Awaitable, Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,12 +25,12 @@ from msgspec.structs import asdict
 import holdfast
 from holdfast import config as configuration
 from holdfast.app import build_model
-from holdfast.cli import sandbox, units
+from holdfast.cli import doctor_channels, sandbox, units
+from holdfast.cli.check import Check, Verdict
 from holdfast.cli.client import connect
 from holdfast.cli.exits import Code, Exit
-from holdfast.config import Config
+from holdfast.config import Config, Secret
 from holdfast.core.approval import Level
-from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured
 from holdfast.journal import audit
 from holdfast.lock import FILE as LOCK
@@ -49,21 +48,6 @@ _VERIFY = "holdfast audit verify"
 SANDBOX_S = 3.0  # for an engine to find out; well more than it takes
 AUDIT_BYTES = 4 * 1024 * 1024  # what can be looked at in passing
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-
-
-class Verdict(StrEnum):
-    OK = "ok"
-    NOTE = "note"  # usable, but worth knowing
-    BAD = "bad"  # needs mending
-
-
-class Check(Value):
-    """One thing looked at, and what to do about it if something is to be done."""
-
-    name: str
-    verdict: Verdict
-    finding: str
-    next_step: str = ""
 
 
 Show = Callable[[Path, Config | None, list[Check]], None]
@@ -110,14 +94,23 @@ async def _configured(config: Config, owner: Owner | None) -> list[Check]:
     async def look(check: Awaitable[Check], name: str) -> None:
         found[name] = await check
 
+    of_channels: list[Check] = []
+
+    async def look_at_channels() -> None:
+        of_channels.extend(await doctor_channels.look(config))
+
     async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look_at_channels)
         tasks.start_soon(look, _model(config), "model")
         tasks.start_soon(look, _owner(config.home, owner), "owner")
         tasks.start_soon(look, _sandbox(config, owner), "sandbox")
         tasks.start_soon(look, _audit(config.home), "audit")
+        tasks.start_soon(look, _runs(config, owner), "runs")
     plugins = [_plugins(config)] if config.plugins else []
     first = [found["owner"], _file(config), found["model"], found["sandbox"], found["audit"]]
-    return [*first, *plugins, *_unit(config), _door(config, owner)]
+    if found["runs"].verdict is not Verdict.OK:
+        first.append(found["runs"])
+    return [*first, *plugins, *_unit(config), _door(config, owner), *of_channels]
 
 
 def _unit(config: Config) -> list[Check]:
@@ -158,6 +151,22 @@ async def _held(config: Config, owner: Owner | None) -> str:
     except* (HoldfastError, Exit):
         pass  # what keeps an engine from starting is another check's finding
     return ""
+
+
+async def _runs(config: Config, owner: Owner | None) -> Check:
+    """Whether runs are held because one of them may be what ends the process."""
+    held = ""
+    if owner is not None:
+        try:
+            async with connect(config, lambda _: None, SANDBOX_S) as client:
+                with anyio.move_on_after(SANDBOX_S):
+                    health = await client.health() if await client.is_served() else None
+                    held = health.held if health else ""
+        except* (HoldfastError, Exit):
+            pass
+    if held:
+        return Check("runs", Verdict.NOTE, held, "let them all go on: holdfast sessions release")
+    return Check("runs", Verdict.OK, "none is held")
 
 
 async def _audit(home: Path) -> Check:
@@ -212,9 +221,9 @@ def _file(config: Config) -> Check:
         return Check(
             "config", Verdict.OK, f"{config.file} does not exist; defaults and environment"
         )
-    holds_secret = str(config.file) in (
-        config.origins["openai.api_key"],
-        config.origins["gateway.api_key"],
+    holds_secret = any(
+        isinstance(value, Secret) and origin == str(config.file)
+        for _, value, origin in configuration.shown(config)
     )
     if holds_secret and mode & 0o077:
         return Check(

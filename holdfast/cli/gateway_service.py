@@ -61,6 +61,7 @@ class _Health(msgspec.Struct, frozen=True):
     runs: _Runs
     sandbox: _Confined
     paused: str
+    held: str = ""
 
 
 class _Gateway(msgspec.Struct, frozen=True):
@@ -342,6 +343,7 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
     health = running.health
     since = datetime.fromtimestamp(time.time() - health.uptime_s, UTC).astimezone()  # noqa: TID251  for the eye only
     counts = health.runs
+    held = f"; {health.held}" if health.held else ""
     paused = f"; no work is done: {health.paused}" if health.paused else ""
     journal = health.checks.get("journal", "ok")
     return {
@@ -351,7 +353,7 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
         "since": f"{since:%Y-%m-%d %H:%M:%S}",
         "address": running.address,
         "version": health.version,
-        "runs": f"{counts.running} running, {counts.queued} queued, {counts.waiting} waiting",
+        "runs": f"{counts.running} running, {counts.queued} queued, {counts.waiting} waiting{held}",
         "sandbox": (health.sandbox.note or "not known yet") + paused,
     }
 

@@ -52,6 +52,10 @@ class Keyboard:
         self._take()
         print(ERASE if self._clever else "\n", end="", flush=True)
 
+    def give_back(self, line: str) -> None:
+        """A line that was typed to something else, too late for it: it is the next one here."""
+        self._kept += line.encode() + b"\n"
+
     def drop(self) -> bool:
         """Drop the line that is being typed; whether there was one."""
         self._take()

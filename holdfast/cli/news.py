@@ -1,7 +1,7 @@
 """Late news: what happens in a session beside the runs that its terminal has asked for.
 
-A background process ends, or writes what is watched for; then a run of the session begins by
-itself. Another terminal may speak in the session too. All of that is on the session's event
+A background process or task ends, or one writes what is watched for; then a run of the session
+begins by itself. Another terminal may speak in the session too. All of that is on the session's event
 stream, which is listened to while a conversation is open. At its next start the stream is read
 from where the user last spoke.
 
@@ -53,6 +53,10 @@ class News:
                     self.running.pop(event.process_id, None)
                 self._told_at.add(event.timestamp)
                 self._untold.append(frame)
+            case "subagent.completed":
+                self._told_at.add(event.timestamp)
+                if not event.run_id:  # else it is shown with its run
+                    self._untold.append(frame)
             case "run.started":
                 self._untold.append(frame)
             case ending if ending in TERMINAL:

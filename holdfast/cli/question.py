@@ -9,7 +9,7 @@ indented; ours are not.
 import time
 from collections.abc import Sequence
 
-from holdfast.cli.wire import Approval
+from holdfast.cli.wire import Approval, Question
 from holdfast.core.execution import hidden
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
@@ -38,8 +38,15 @@ def in_words(left: float) -> str:
     return f"expires in {round(left / _DAY)} d"
 
 
-def elsewhere(asked: Approval) -> str:
+def line(asked: Question) -> str:
+    """The line that waits for words."""
+    return "your answer, or a number ? " if asked.options else "your answer ? "
+
+
+def elsewhere(asked: Approval | Question) -> str:
     """How it is answered from another terminal."""
+    if isinstance(asked, Question):
+        return f"to answer it: holdfast runs {asked.run_id}"
     name = asked.request_id
     return f"to answer it: holdfast approvals approve {name}, or: holdfast approvals deny {name}"
 
@@ -72,6 +79,24 @@ def words(choices: Sequence[str]) -> dict[str, str]:
 def answered(choice: str) -> str:
     """What an answer means."""
     return "denied" if choice == "deny" else f"approved ({choice})"
+
+
+def asks(asked: Question) -> str:
+    """What a run asks its user, and what may be chosen; any other words will do too."""
+    lines = [f"  {line}" for line in _visible(asked.question)]
+    return "\n".join([*lines, *_numbered(asked)])
+
+
+def _numbered(asked: Question) -> list[str]:
+    return [f"    {at}  {visible(option)}" for at, option in enumerate(asked.options, 1)]
+
+
+def reply(asked: Question, typed: str) -> str:
+    """The answer that a typed line is: an option by its number, or the words themselves."""
+    words = typed.strip()
+    if words.isascii() and words.isdigit() and 0 < int(words) <= len(asked.options):
+        return asked.options[int(words) - 1]
+    return words
 
 
 def visible(line: str) -> str:

@@ -20,6 +20,7 @@ from typing import TypeVar
 import aiohttp
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from holdfast import config as configuration
 from holdfast import observe
@@ -182,13 +183,22 @@ async def served_model(client: Client) -> str:
     return models[0].id if models else ""
 
 
-async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) -> Code:
-    """Show the run to its end, and put its questions; Ctrl-C stops it."""
+async def follow(
+    client: Client,
+    run_id: str,
+    screen: Screen,
+    signals: Signals,
+    keep: ask.Keep | None = None,
+) -> Code:
+    """Show the run to its end, and put what it and its children ask; Ctrl-C stops it.
+
+    `keep` takes an answer that came too late for its question.
+    """
     stopped = anyio.Event()
     ending: Event | None = None
     questions: ask.Questions | None = None
     if isinstance(screen, Plain) and ask.at_terminal():
-        questions = ask.Questions(client, screen)
+        questions = ask.Questions(client, screen, keep)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, client, run_id, screen, questions, signals, stopped)
         if questions is not None:
@@ -198,9 +208,27 @@ async def follow(client: Client, run_id: str, screen: Screen, signals: Signals) 
             async for frame in frames:
                 if questions is None or not questions.hear(frame.event):
                     screen.show(frame)
+                if questions is not None:
+                    _hear_child(client, frame.event, questions, tasks)
                 ending = frame.event
         tasks.cancel_scope.cancel()
     return _code(ending, stopped=stopped.is_set())
+
+
+def _hear_child(client: Client, event: Event, questions: ask.Questions, tasks: TaskGroup) -> None:
+    """What a child asks is for whoever its root works for."""
+
+    async def listen(child: str) -> None:
+        try:
+            async with aclosing(client.follow(child)) as frames:
+                async for frame in frames:
+                    questions.hear(frame.event)
+                    _hear_child(client, frame.event, questions, tasks)
+        except Exit:
+            return  # it is gone, or nobody serves: the run itself tells of that
+
+    if event.event == "subagent.started":
+        tasks.start_soon(listen, event.child_run_id)
 
 
 async def _tell_if_held(client: Client, run_id: str, screen: Screen) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from holdfast.cli import question
 from holdfast.cli.live import MARK, Margin, Waiting, marked
-from holdfast.cli.wire import Event, Frame, requested
+from holdfast.cli.wire import Event, Frame, question_of, requested
 
 # What a model or a tool says must not steer the terminal.
 _VISIBLE: dict[int, int | None] = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t\r"}
@@ -165,6 +165,12 @@ class Plain:
                 self.note(_asks(event))
             case "approval.responded":
                 self.note(f"… {question.answered(event.choice)}")
+            case "question.asked":
+                self._stand()
+                self.note(f"? the run asks:\n{question.asks(question_of(event))}")
+            case "subagent.completed" if not event.run_id:
+                named = f" ({question.visible(event.name)})" if event.name else ""
+                self.note(f"● task {event.child_run_id}{named}: {event.status}")
             case "process.ended":
                 self.note(f"● background process {event.process_id}: {event.how}")
             case "process.matched":

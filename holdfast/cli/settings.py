@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     for key, value, origin in rows:
         why = config.model_reason if key == "model" and origin == "default" else origin
         text = json.dumps(_plain(value), ensure_ascii=False)
-        print(f"{key:26}{text:34}  # {why}")
+        print(f"{key:25} {text:34}  # {why}")
     return 0
 
 

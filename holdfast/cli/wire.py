@@ -8,7 +8,14 @@ from holdfast.core.types import Value
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})
 _PASSING = frozenset({"gateway_draining", "gateway_starting"})
 ENDED = frozenset({"completed", "failed", "cancelled"})
-_TOO_LATE = frozenset({"approval_not_pending", "approval_not_active"})
+_TOO_LATE = frozenset(
+    {
+        "approval_not_pending",
+        "approval_not_active",
+        "question_not_waiting",
+        "run_not_accepting_steer",
+    }
+)
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,6 +33,30 @@ class Accepted(msgspec.Struct, frozen=True):
     run_id: str
 
 
+class Question(msgspec.Struct, frozen=True):
+    """What a run asks its user."""
+
+    call_id: str
+    question: str
+    options: tuple[str, ...] = ()
+    run_id: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.run_id} {self.call_id}"
+
+    @property
+    def name(self) -> str:
+        return "the question"
+
+
+class Words(msgspec.Struct, frozen=True):
+    """What `POST /v1/runs/{id}/steer` takes."""
+
+    input: str
+    call_id: str  # whose question it answers
+
+
 class RunStatus(msgspec.Struct, frozen=True):
     """What we read of a run's status object."""
 
@@ -34,6 +65,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     session_id: str
     model: str
     created_at: float
+    question: Question | None = None
 
     @property
     def ended(self) -> bool:
@@ -54,6 +86,14 @@ class Approval(msgspec.Struct, frozen=True):
     description: str
     choices: tuple[str, ...]
     expires_at: float
+
+    @property
+    def key(self) -> str:
+        return self.request_id
+
+    @property
+    def name(self) -> str:
+        return self.request_id
 
 
 class Approvals(msgspec.Struct, frozen=True):
@@ -89,6 +129,52 @@ class Rules(msgspec.Struct, frozen=True):
     data: tuple[Rule, ...]
 
 
+class SessionObject(msgspec.Struct, frozen=True):
+    """A session, and what cut its work if no run has completed since."""
+
+    session_id: str
+    status: str
+    reason: str
+    unfinished: int
+    held: int
+    mark: str
+    mark_reason: str
+    marked_at: float
+
+
+class SessionList(msgspec.Struct, frozen=True):
+    data: tuple[SessionObject, ...]
+
+
+class Released(msgspec.Struct, frozen=True):
+    released: int
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message on its way to a chat."""
+
+    delivery_id: str
+    status: str
+    platform: str
+    chat: str
+    thread: str
+    run_id: str
+    edits: str
+    queued_at: float
+    updated_at: float
+    due_at: float
+    attempts: int
+    repeated: bool  # the platform may have a copy already
+    reason: str  # of the last trouble
+    text: str  # in a list only its beginning
+
+
+class MessageList(msgspec.Struct, frozen=True):
+    """What `GET /v1/operator/outbox` answers."""
+
+    data: tuple[Message, ...]
+
+
 class Confined(msgspec.Struct, frozen=True):
     """How well commands are confined; without a level while that is not known yet."""
 
@@ -101,6 +187,7 @@ class Health(msgspec.Struct, frozen=True):
 
     sandbox: Confined
     paused: str  # why no work is done, and what to do about it; empty: it is
+    held: str = ""  # why some runs do not go on, and what to do about it
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -141,6 +228,16 @@ class Event(msgspec.Struct, frozen=True):
     process_id: str = ""
     how: str = ""
     lines: str = ""
+    question: str = ""
+    options: tuple[str, ...] = ()
+    child_run_id: str = ""
+    name: str = ""
+    status: str = ""
+
+
+def question_of(event: Event) -> Question:
+    """The question that a `question.asked` tells of."""
+    return Question(event.call_id, event.question, event.options, event.run_id)
 
 
 def requested(event: Event) -> Approval:
@@ -181,7 +278,7 @@ class WorkspaceFixed(Exit):
 
 
 class TooLate(Exit):
-    """The request for approval was answered before, ran out, or lost its run."""
+    """What asked was answered before, ran out, or lost its run."""
 
 
 class Passing(Exit):

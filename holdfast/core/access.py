@@ -19,10 +19,11 @@ from hmac import compare_digest
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.address import ChatType, Sender
+from holdfast.core.address import Address, ChatType, Sender
 from holdfast.core.approval import Role
+from holdfast.core.delivery import DeliveryQueued
 from holdfast.core.execution import escape
-from holdfast.core.types import Fact, Owner, Value
+from holdfast.core.types import DeliveryId, Fact, Owner, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -44,6 +45,7 @@ class PairingOffered(Fact, tag="pairing.offered"):
     salt: str
     digest: str
     expires_at: float
+    chat: str = ""  # where they were shown the code; a direct chat
 
 
 class PairingConfirmed(Fact, tag="pairing.confirmed"):
@@ -241,7 +243,13 @@ class Offer(Value):
 
 
 def offer(
-    policy: Policy, sender: Sender, chat_type: ChatType, name: str, entropy: bytes, now: float
+    policy: Policy,
+    sender: Sender,
+    chat_type: ChatType,
+    name: str,
+    entropy: bytes,
+    now: float,
+    chat: str = "",
 ) -> Offer | Denied:
     """A code for a stranger. `entropy` is `ENTROPY` random bytes, used for nothing else."""
     if len(entropy) != ENTROPY:
@@ -257,6 +265,7 @@ def offer(
         salt=salt,
         digest=_digest(salt, code),
         expires_at=now + CODE_S,
+        chat=chat,
     )
     return Offer(fact, code)
 
@@ -286,27 +295,52 @@ class TooOften(Value):
 NO_SUCH_CODE = "No such code: mistyped, used or expired. The one who asks can get another."
 
 
-def confirm(
-    members: Members, code: str, roles: Collection[Role], by: Owner, now: float
-) -> PairingConfirmed | PairingFailed | TooOften:
-    """Let in whoever was shown `code`. Write down what comes back, a failure too.
+def look_up(
+    members: Members, code: str, by: Owner, now: float
+) -> PairingOffered | PairingFailed | TooOften:
+    """Who was shown `code`. Write down a failure.
 
     Hyphens, spaces and case do not count, nor do letters that look like digits.
     """
     failed = [at for at, who in members.failed if who == by and at > now - HOUR_S]
     if len(failed) >= FAILURES:
         return TooOften(
-            f"{len(failed)} wrong codes within an hour. Try again later.",
+            f"{len(failed)} wrong codes within an hour.",
             failed[-FAILURES] + HOUR_S,
         )
     typed = code.translate(_LENIENT)
-    for sender, offered in members.offers.items():
-        # One that runs out later than any could was written by a clock that went back.
-        if now < offered.expires_at <= now + CODE_S and compare_digest(
-            _digest(offered.salt, typed), offered.digest
-        ):
-            return PairingConfirmed(sender=sender, roles=tuple(sorted(set(roles))), by=by)
+    for offered in members.offers.values():
+        if _is_live(offered, now) and compare_digest(_digest(offered.salt, typed), offered.digest):
+            return offered
     return PairingFailed(by=by)
+
+
+def confirm(
+    members: Members, code: str, roles: Collection[Role], by: Owner, now: float
+) -> PairingConfirmed | PairingFailed | TooOften:
+    """Let in whoever was shown `code`. Write down what comes back, a failure too."""
+    found = look_up(members, code, by, now)
+    if not isinstance(found, PairingOffered):
+        return found
+    return PairingConfirmed(sender=found.sender, roles=tuple(sorted(set(roles))), by=by)
+
+
+def _is_live(offered: PairingOffered, now: float) -> bool:
+    # One that runs out later than any could was written by a clock that went back.
+    return now < offered.expires_at <= now + CODE_S
+
+
+WELCOME = "You are in. Say what is to be done; /help shows what else can be said."
+
+
+def welcome(offered: PairingOffered, name: DeliveryId) -> tuple[DeliveryQueued, ...]:
+    """Word for one who was let in, where they asked; none if nobody knows where that was."""
+    if not offered.chat:
+        return ()
+    asked_at = Address(
+        platform=offered.sender.platform, chat_type=ChatType.DIRECT, chat=offered.chat
+    )
+    return (DeliveryQueued(delivery_id=name, address=asked_at, text=WELCOME),)
 
 
 def _digest(salt: str, code: str) -> str:
@@ -327,3 +361,34 @@ def remove(policy: Policy, sender: Sender, by: Owner) -> UserRemoved | NotPaired
     if rules is not None and sender.user in rules.users:
         return NotPaired(f"{sender.owner} is let in by the configuration: take it out there.")
     return NotPaired(f"{sender.owner} is not paired.")
+
+
+class Source(StrEnum):
+    """By what somebody is let in, if they are."""
+
+    CONFIGURATION = "configuration"
+    PAIRING = "pairing"
+    OFFER = "offer"  # they were shown a code, and wait
+
+
+class Person(Value):
+    """One of those the operator may want to know of."""
+
+    sender: Sender
+    roles: frozenset[Role]  # as they count now: none on a platform that is not configured
+    source: Source
+    name: str = ""  # of one who waits: what they call themselves; nobody has checked it
+    expires_at: float = 0.0  # of their code
+
+
+def people(policy: Policy, now: float) -> list[Person]:
+    """Everybody who is let in, then those who wait for it."""
+    listed = [Sender(name, user) for name, r in policy.platforms.items() for user in r.users]
+    paired = [sender for sender in policy.members.roles if sender not in listed]
+    waiting = [o for o in policy.members.offers.values() if _is_live(o, now)]
+    nothing: frozenset[Role] = frozenset()
+    return [
+        *(Person(s, roles_of(policy, s), Source.CONFIGURATION) for s in listed),
+        *(Person(s, roles_of(policy, s), Source.PAIRING) for s in paired),
+        *(Person(o.sender, nothing, Source.OFFER, o.name, o.expires_at) for o in waiting),
+    ]

@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.inbox import Came
 from holdfast.core.messages import Proposal
 from holdfast.core.types import CallId, Fact, RequestId, RunId, Value
 from holdfast.errors import IllegalTransition
@@ -77,10 +78,13 @@ class CallStarted(Fact, tag="call.started", omit_defaults=True):
     preview: str = ""
 
 
-class CallParked(Fact, tag="call.parked"):
+class CallParked(Fact, tag="call.parked", omit_defaults=True):
     run_id: RunId
     call_id: CallId
     reason: str
+    question: str = ""  # to the user, whose next words are the answer
+    options: tuple[str, ...] = ()  # that they may choose from, or not
+    child: RunId = RunId("")  # that it waits for
 
 
 class CallSettled(Fact, tag="call.settled", omit_defaults=True):
@@ -93,6 +97,14 @@ class CallSettled(Fact, tag="call.settled", omit_defaults=True):
     cwd: str = ""
     kept: tuple[Kept, ...] = ()
     summary: str = ""  # a word for people: how it ended, if that is not plain
+
+
+class CallAnswered(Fact, tag="call.answered", omit_defaults=True):
+    """What a parked call waited for has come; it is settled with it."""
+
+    run_id: RunId
+    call_id: CallId
+    came: Came | None = None  # the words from a chat that it was
 
 
 Event = CallAsked | CallCleared | CallStarted | CallParked | CallSettled
@@ -127,12 +139,19 @@ RULES = ((S, "the process ended", D),)  # no fact of its own: `cut`
 class Call(msgspec.Struct, frozen=True):
     proposal: Proposal
     status: Status = Status.PROPOSED
+    parked: CallParked | None = None  # what it waits for
+
+    @property
+    def question(self) -> str:
+        """What the user is asked; empty: nothing."""
+        return self.parked.question if self.parked else ""
 
 
 def evolve(call: Call, event: Event) -> Call:
     """What `event` means for `call`."""
     try:
-        return replace(call, status=TRANSITIONS[call.status, type(event)])
+        status = TRANSITIONS[call.status, type(event)]
+        return replace(call, status=status, parked=event if isinstance(event, CallParked) else None)
     except KeyError:
         raise IllegalTransition(
             f"{type(event).__name__} while call {call.proposal.call_id} is {call.status}"

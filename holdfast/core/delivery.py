@@ -11,7 +11,8 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.types import DeliveryId, Fact, Value
+from holdfast.core.address import Address
+from holdfast.core.types import DeliveryId, Fact, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -32,6 +33,20 @@ class Status(StrEnum):
 class OnAmbiguous(StrEnum):
     RESEND_MARKED = "resend_marked"
     HOLD = "hold"
+
+
+class DeliveryQueued(Fact, tag="delivery.queued", omit_defaults=True):
+    """A message on its way to a chat, behind those before it there."""
+
+    delivery_id: DeliveryId
+    address: Address  # where; whoever spoke there does not matter
+    text: str  # markdown
+    of_run: RunId = RunId("")  # that it belongs to, if to one
+    reply_to: str = ""  # the platform's name for the message it answers
+    edits: DeliveryId = DeliveryId("")  # that it takes the place of
+    buttons: tuple[tuple[str, str], ...] = ()  # what each says, and what a press of it means
+    hosts: tuple[str, ...] = ()  # that the user named: other addresses are disarmed
+    perishable: bool = False  # worth nothing after a restart
 
 
 class SendStarted(Fact, tag="delivery.started"):
@@ -63,6 +78,7 @@ class SendReleased(Fact, tag="delivery.released"):
     """A person wants it sent again."""
 
     delivery_id: DeliveryId
+    at: float = 0.0  # when; from here on its age counts
 
 
 class SendAbandoned(Fact, tag="delivery.dead"):
@@ -106,15 +122,19 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (A, SendAbandoned): D,
     (H, SendReleased): P,
     (H, SendAbandoned): D,
+    (D, SendReleased): P,
 }
 
 
 class Delivery(msgspec.Struct, frozen=True):
     id: DeliveryId
+    queued_at: float = 0.0
     status: Status = Status.PENDING
     attempts: int = 0
     repeated: bool = False  # the platform may already have a copy
     due_at: float = 0.0
+    external_id: str = ""  # the platform's name for it
+    reason: str = ""  # of the last trouble
 
 
 def evolve(delivery: Delivery, event: Event) -> Delivery:
@@ -128,12 +148,16 @@ def evolve(delivery: Delivery, event: Event) -> Delivery:
     match event:
         case SendStarted():
             return replace(delivery, status=status, attempts=delivery.attempts + 1)
-        case SendDeferred(due_at=due_at):
-            return replace(delivery, status=status, due_at=due_at)
-        case SendDoubted():
-            return replace(delivery, status=status, repeated=True)
-        case _:
-            return replace(delivery, status=status)
+        case SendAccepted(external_id=external_id):
+            return replace(delivery, status=status, external_id=external_id, reason="")
+        case SendDeferred(due_at=due_at, reason=reason):
+            return replace(delivery, status=status, due_at=due_at, reason=reason)
+        case SendDoubted(reason=reason):
+            return replace(delivery, status=status, repeated=True, reason=reason)
+        case SendReleased(at=at):
+            return replace(delivery, status=status, attempts=0, queued_at=at)
+        case SendHeld(reason=reason) | SendAbandoned(reason=reason):
+            return replace(delivery, status=status, reason=reason)
 
 
 class Send(Value):
@@ -181,3 +205,18 @@ def next_step(delivery: Delivery, policy: Policy, now: float) -> Step:
             return Hold() if hold else Send(marked)
         case _:  # held, sent, dead
             return Rest()
+
+
+GIVE_UP_S = 24 * 3600.0
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 300.0
+
+
+def defer(
+    delivery: Delivery, reason: str, after_s: float, jitter: float, now: float
+) -> SendDeferred | SendAbandoned:
+    """What to say when the platform would not have it now. `jitter` is in [0, 1)."""
+    if now - delivery.queued_at >= GIVE_UP_S:
+        return SendAbandoned(delivery_id=delivery.id, reason=f"gave up after a day: {reason}")
+    backoff = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(delivery.attempts - 1, 16))
+    wait_s = max(after_s, backoff * (0.5 + jitter / 2))
+    return SendDeferred(delivery_id=delivery.id, reason=reason, due_at=now + wait_s)

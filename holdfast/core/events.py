@@ -7,7 +7,19 @@ number, kept in a table of their own and forgotten after their retention.
 
 from typing import NamedTuple
 
-from holdfast.core import approval, call, delivery, inbox, lifecycle, process, run, session
+from holdfast.core import (
+    access,
+    approval,
+    call,
+    chats,
+    child,
+    delivery,
+    inbox,
+    lifecycle,
+    process,
+    run,
+    session,
+)
 from holdfast.core.types import CallId, Fact, RunId
 
 
@@ -40,13 +52,17 @@ Event = (
     | run.RunQueued
     | run.Event
     | call.Event
+    | call.CallAnswered
     | approval.ApprovalRequested
     | approval.Event
     | approval.Grant
     | approval.Standing
     | approval.PostureSeen
     | process.Event
+    | delivery.DeliveryQueued
     | delivery.Event
+    | chats.Event
+    | child.Own
 )
 
 # What somebody acts upon as soon as it is recorded: it must survive a power cut.
@@ -55,6 +71,9 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         inbox.InputAdmitted,
         call.CallStarted,
         call.CallCleared,
+        call.CallAnswered,
+        child.ChildBegun,
+        child.ChildEnded,
         run.StopAsked,
         run.RunCompleted,
         run.RunFailed,
@@ -66,8 +85,12 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.Standing,
         process.ProcessStarted,
         lifecycle.GatewayWanted,
+        delivery.DeliveryQueued,
         delivery.SendStarted,
         delivery.SendAccepted,
+        chats.UpdateTaken,
+        access.PairingConfirmed,
+        access.UserRemoved,
     }
 )
 

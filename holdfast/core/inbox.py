@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.messages import Message
-from holdfast.core.types import Fact, InputId, RunId, Value
+from holdfast.core.types import Fact, InputId, RunId
 from holdfast.errors import IllegalTransition
 
 
@@ -44,6 +44,15 @@ class Idempotency(Fact):
     fingerprint: str
 
 
+class Came(Fact, omit_defaults=True):
+    """What a channel calls an update, and where its stream stands once this one is ours."""
+
+    channel: str
+    external_id: str  # the same again is the same thing
+    cursor: str = ""  # empty: the channel has no stream
+    message_id: str = ""  # what a reply names there
+
+
 class InputAdmitted(Fact, tag="input.admitted", omit_defaults=True):
     input_id: InputId
     run_id: RunId  # the run made for it, or the run it steers
@@ -53,6 +62,8 @@ class InputAdmitted(Fact, tag="input.admitted", omit_defaults=True):
     history: tuple[Message, ...] | None = None  # replaces what the model has read so far
     idempotency: Idempotency | None = None
     metadata: dict[str, str] = {}
+    came: Came | None = None  # from a chat: its cursor moves with this fact
+    hosts: tuple[str, ...] = ()  # that its words name
 
 
 class InputPromoted(Fact, tag="input.promoted"):
@@ -97,29 +108,3 @@ def evolve(entry: Input, event: Event) -> Input:
         raise IllegalTransition(
             f"{type(event).__name__} while input {entry.admitted.input_id} is {entry.status}"
         ) from None
-
-
-class OwnRun(Value):
-    """The input gets a run of its own, behind the runs before it."""
-
-
-class Join(Value):
-    """The busy run reads the input before its next turn."""
-
-    run_id: RunId
-
-
-class Displace(Value):
-    """The busy run is stopped as superseded; the input gets a run of its own."""
-
-    run_id: RunId
-
-
-Placement = OwnRun | Join | Displace
-
-
-def decide(mode: Mode, busy: RunId | None) -> Placement:
-    """Where a new input goes while `busy` is the session's unfinished run. Total."""
-    if busy is None or mode is Mode.QUEUE:
-        return OwnRun()
-    return Join(busy) if mode is Mode.STEER else Displace(busy)

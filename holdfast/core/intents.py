@@ -6,9 +6,11 @@ journal by the time `send` returns, whatever happens to the process afterwards.
 
 from collections.abc import Mapping
 
+from holdfast.core.address import Address
 from holdfast.core.approval import Choice, Role
+from holdfast.core.inbox import Came, Mode
 from holdfast.core.messages import Message
-from holdfast.core.types import Owner, RequestId, RunId, SessionId, Value
+from holdfast.core.types import CallId, Owner, RequestId, RunId, SessionId, Value
 
 
 class Capabilities(Value):
@@ -25,6 +27,12 @@ class Principal(Value):
     owner: Owner
     door: Capabilities
     roles: frozenset[Role]
+    speaker: Owner = Owner("")  # who exactly, where the owner is a chat of several
+
+    @property
+    def who(self) -> Owner:
+        """The person, as far as one is known."""
+        return self.speaker or self.owner
 
     @property
     def platform(self) -> str:
@@ -53,6 +61,12 @@ class Submit(Value):
     request_key: RequestKey | None = None
     answerable: bool = True  # False: nobody will be there to be asked, whatever the door can do
     late: bool = False  # the caller has a way to hear what comes after the end
+    mode: Mode = Mode.QUEUE  # what it does to a run that is busy
+    came: Came | None = None  # through a chat: never refused for load, nor while draining
+    address: Address | None = None  # the chat the answer goes to
+    progress: bool = False  # how far it is can be shown there
+    hosts: tuple[str, ...] = ()  # that the words name
+    instead: bool = False  # of the last exchange, which no longer counts
 
 
 class Stop(Value):
@@ -64,11 +78,12 @@ class Stop(Value):
 
 
 class Steer(Value):
-    """Guidance for one live run, read before its next turn."""
+    """Words for one live run: the answer to what it asks, else guidance for its next turn."""
 
     by: Principal
     run_id: RunId
     text: str
+    call_id: CallId | None = None  # whose question it answers; None: whichever there is, if any
 
 
 class Answer(Value):
@@ -79,6 +94,7 @@ class Answer(Value):
     choice: Choice
     request_id: RequestId | None = None
     every: bool = False
+    came: Came | None = None  # through a chat: it is taken with what it answers, and never again
 
 
 Intent = Submit | Stop | Steer | Answer

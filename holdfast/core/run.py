@@ -21,10 +21,21 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import call as calls_machine
+from holdfast.core.address import Address
 from holdfast.core.call import Call
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Proposal
-from holdfast.core.types import CallId, Fact, InputId, RunId, Usage, Value, kind
+from holdfast.core.types import (
+    CallId,
+    Fact,
+    InputId,
+    Owner,
+    RunId,
+    SessionId,
+    Usage,
+    Value,
+    kind,
+)
 from holdfast.errors import IllegalTransition
 
 
@@ -55,7 +66,7 @@ class Cause(StrEnum):
     JOURNAL = "journal_unavailable"  # nothing could be written down for a while
 
 
-_NO_LOOP = frozenset({Cause.TERMINAL, Cause.JOURNAL})  # not the run's doing
+ORDERLY = frozenset({Cause.RESTART, Cause.SHUTDOWN})  # somebody asked for the end
 
 
 class Origin(Fact, omit_defaults=True):
@@ -64,6 +75,20 @@ class Origin(Fact, omit_defaults=True):
     platform: str = ""
     answerable: bool = True  # somebody can be asked, now or later
     late: bool = False  # what comes after its end still reaches somebody
+    address: Address | None = None  # the chat its answer goes to; None: whoever asked reads it
+    reply_to: str = ""  # the message there that it answers
+    works_for: Owner = Owner("")  # whose words it was given; empty: the session's owner's
+    progress: bool = False  # how far it is can be shown there
+
+
+class Parent(Fact):
+    """The call that waits for a run, or began it: its child."""
+
+    session_id: SessionId
+    run_id: RunId
+    call_id: CallId
+    background: bool  # nobody waits: its end is told as a new input
+    depth: int = 1  # how many runs its child works for, one for the other
 
 
 class RunQueued(Fact, tag="run.queued", omit_defaults=True):
@@ -71,6 +96,7 @@ class RunQueued(Fact, tag="run.queued", omit_defaults=True):
     input_id: InputId
     model: str = ""
     origin: Origin = Origin()
+    parent: Parent | None = None
 
 
 class RunStarted(Fact, tag="run.started", omit_defaults=True):
@@ -86,6 +112,26 @@ class RunResumed(Fact, tag="run.resumed", omit_defaults=True):
 
 
 class RunRequeued(Fact, tag="run.requeued"):
+    run_id: RunId
+
+
+class RunHeld(Fact, tag="run.held"):
+    """It may be what ends the process: it is not driven until that is known, or `until`."""
+
+    run_id: RunId
+    until: float
+
+
+class RunIsolated(Fact, tag="run.isolated", omit_defaults=True):
+    """Of all that may be what ends the process, only this one is driven; or no longer only it."""
+
+    run_id: RunId
+    alone: bool = True
+
+
+class RunCleared(Fact, tag="run.cleared"):
+    """Its earlier cuts do not count any more, and it is not held for them."""
+
     run_id: RunId
 
 
@@ -142,6 +188,9 @@ Event = (
     RunStarted
     | RunResumed
     | RunRequeued
+    | RunHeld
+    | RunIsolated
+    | RunCleared
     | InputAdmitted
     | InputPromoted
     | InputSuperseded
@@ -164,6 +213,9 @@ Q, R, W, X = Status.QUEUED, Status.RUNNING, Status.WAITING, Status.INTERRUPTED
 TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (Q, RunStarted): R,
     (Q, RunResumed): R,
+    (Q, RunHeld): X,
+    (Q, RunIsolated): Q,
+    (Q, RunCleared): Q,
     (Q, InputAdmitted): Q,
     (Q, InputSuperseded): Q,
     (Q, InputRefused): Q,
@@ -172,6 +224,8 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (Q, StopAsked): Q,
     (Q, RunFailed): Status.FAILED,
     (Q, RunCancelled): Status.CANCELLED,
+    (R, RunIsolated): R,
+    (R, RunCleared): R,
     (R, InputAdmitted): R,
     (R, InputPromoted): R,
     (R, InputSuperseded): R,
@@ -188,6 +242,7 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (R, RunCompleted): Status.COMPLETED,
     (R, RunFailed): Status.FAILED,
     (R, RunCancelled): Status.CANCELLED,
+    (W, RunCleared): W,
     (W, InputAdmitted): W,
     (W, InputSuperseded): W,
     (W, InputRefused): W,
@@ -197,6 +252,9 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (W, RunFailed): Status.FAILED,
     (W, RunCancelled): Status.CANCELLED,
     (X, RunRequeued): Q,
+    (X, RunHeld): X,
+    (X, RunIsolated): X,
+    (X, RunCleared): X,
     (X, InputAdmitted): X,
     (X, InputSuperseded): X,
     (X, InputRefused): X,
@@ -228,9 +286,15 @@ class Run(msgspec.Struct, frozen=True):
     driven_at: float = 0.0  # when it last began to be driven
     progressed: bool = False  # since then
     cut_by: str = ""  # the cause of the interruption it has not come back from
-    cuts: int = 0  # interruptions in a row that look like a loop
+    cuts: int = 0  # crashes in a row that look like a loop
+    restarts: int = 0  # orderly ends in a row that do
+    held_until: float = 0.0  # not 0: it is not driven, because it may be what ends the process
+    isolated: bool = False  # none of the others that may be is driven with it
+    exposed: bool = False  # it was isolated when a crash cut it
     last_event: str = "run.queued"
     origin: Origin = Origin()
+    parent: Parent | None = None
+    steps: int = 0  # calls that were begun
 
 
 def queue(event: RunQueued, at: float) -> Run:
@@ -243,6 +307,7 @@ def queue(event: RunQueued, at: float) -> Run:
         event.model,
         unread=(event.input_id,),
         origin=event.origin,
+        parent=event.parent,
     )
 
 
@@ -258,7 +323,7 @@ def evolve(run: Run, event: Event, at: float) -> Run:
     run = replace(run, status=status, updated_at=at, last_event=kind(event))
     run = _apply(run, event, at)
     if run.calls and run.status in (Q, R) and _waits(run):
-        return replace(run, status=W)
+        return replace(run, status=W, isolated=False)
     return run
 
 
@@ -297,6 +362,8 @@ def _apply(run: Run, event: Event, at: float) -> Run:
             return replace(run, stop_reason=run.stop_reason or event.reason or "stopped")
         case RunInterrupted():
             return _cut(run, event)
+        case RunRequeued() | RunHeld() | RunIsolated() | RunCleared():
+            return _suspected(run, event)
         case _:  # they change the status only
             return run
 
@@ -332,7 +399,9 @@ def _call_moved(run: Run, event: calls_machine.Event) -> Run:
         del moved[event.call_id]
     else:
         moved[event.call_id] = call
-    return replace(run, calls=moved, progressed=run.progressed or _is_progress(event))
+    steps = run.steps + isinstance(event, calls_machine.CallStarted)
+    progressed = run.progressed or _is_progress(event)
+    return replace(run, calls=moved, steps=steps, progressed=progressed)
 
 
 def _is_progress(event: calls_machine.Event) -> bool:
@@ -351,17 +420,45 @@ CUTS_UNTIL_STUCK = 3
 
 
 def _cut(run: Run, event: RunInterrupted) -> Run:
-    cuts = run.cuts
-    if event.cause not in _NO_LOOP:
-        loops = event.cut_at - run.driven_at <= QUICK_CUT_S or not run.progressed
-        cuts = cuts + 1 if loops else 0
+    cuts, restarts = run.cuts, run.restarts
+    if event.cause is Cause.CRASH or event.cause in ORDERLY:  # others are not the run's doing
+        if gets_on(run, event.cut_at):
+            cuts = restarts = 0
+        elif event.cause is Cause.CRASH:
+            cuts += 1
+        elif run.progressed or _at_work(run):
+            restarts += 1  # one that only waited for the model has asked nobody for a restart
     calls = {k: calls_machine.cut(c) for k, c in run.calls.items()}
-    return replace(run, calls=calls, cut_by=event.cause, cuts=cuts)
+    run = replace(run, calls=calls, cut_by=event.cause, cuts=cuts, restarts=restarts)
+    return replace(run, isolated=False, exposed=run.isolated and event.cause is Cause.CRASH)
+
+
+def _suspected(run: Run, event: RunRequeued | RunHeld | RunIsolated | RunCleared) -> Run:
+    match event:
+        case RunRequeued():
+            return replace(run, held_until=0.0)
+        case RunHeld(until=until):
+            return replace(run, held_until=until, isolated=False, exposed=False)
+        case RunIsolated(alone=alone):
+            return replace(run, isolated=alone, exposed=False)
+        case _:  # RunCleared
+            run = replace(run, cuts=0, restarts=0, held_until=0.0)
+            return replace(run, isolated=False, exposed=False)
+
+
+def _at_work(run: Run) -> bool:
+    return any(c.status is calls_machine.Status.STARTED for c in run.calls.values())
+
+
+def gets_on(run: Run, now: float) -> bool:
+    """Whether it has been driven for so long, and got so far, that a cut would be no loop."""
+    return now - run.driven_at > QUICK_CUT_S and run.progressed
 
 
 def stuck(run: Run) -> bool:
-    """Cut so often in a row, so soon or so fruitlessly, that going on would only loop."""
-    return run.cuts >= CUTS_UNTIL_STUCK
+    """Cut so often in a row, so soon or so fruitlessly, that going on may only loop."""
+    count = run.restarts if run.cut_by in ORDERLY else run.cuts
+    return count >= CUTS_UNTIL_STUCK
 
 
 class Start(Value):

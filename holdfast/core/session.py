@@ -13,13 +13,24 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import approval, call, inbox, lifecycle, process, run
+from holdfast.core import approval, call, chats, child, inbox, lifecycle, process, run
 from holdfast.core.approval import Approval, Grant, Level, PostureSeen, Standing
+from holdfast.core.chats import Chats
 from holdfast.core.inbox import Input, InputAdmitted
 from holdfast.core.rules import Permission
 from holdfast.core.run import Run, RunQueued
-from holdfast.core.types import CallId, Fact, InputId, RequestId, RunId, SessionKey, Value
-from holdfast.errors import IllegalTransition
+from holdfast.core.suspects import Judgement, Verdict, judge
+from holdfast.core.types import (
+    CallId,
+    Fact,
+    InputId,
+    Owner,
+    RequestId,
+    RunId,
+    SessionKey,
+    Value,
+)
+from holdfast.errors import IllegalTransition, Refused
 
 
 class Status(StrEnum):
@@ -55,8 +66,43 @@ class SessionReset(Fact, tag="session.reset"):
     reason: str
 
 
-_Own = SessionOpened | SessionSuspended | SessionReset
-Event = _Own | lifecycle.Event  # those in the session that keeps what is the gateway's
+class SessionReopened(Fact, tag="session.reopened"):
+    """Somebody brought a suspended session back as it was."""
+
+    by: Owner
+
+
+class ModelChosen(Fact, tag="session.model"):
+    """From here on its runs ask this model; empty: the configured one."""
+
+    model: str
+    by: Owner
+
+
+class SessionMarked(Fact, tag="session.marked"):
+    """Somebody says that its work was cut: whoever goes on with it is told."""
+
+    cause: run.Cause
+    reason: str
+
+
+class MarkCleared(Fact, tag="session.mark_cleared"):
+    """Somebody says that there is nothing to go on with."""
+
+    by: Owner
+
+
+class Undone(Fact, tag="session.undone"):
+    """The last exchange no longer counts: the model does not read it any more."""
+
+    by: Owner
+    came: inbox.Came | None = None  # the word from a chat that said so
+
+
+_Own = SessionOpened | SessionSuspended | SessionReset | SessionReopened
+Event = (
+    _Own | SessionMarked | MarkCleared | ModelChosen | Undone | lifecycle.Event
+)  # those in the session that keeps what is the gateway's
 
 P, S = Status.OPEN, Status.SUSPENDED
 
@@ -67,6 +113,7 @@ TRANSITIONS: dict[tuple[Status, type[_Own]], Status] = {
     (P, SessionReset): P,
     (S, SessionSuspended): S,
     (S, SessionReset): P,
+    (S, SessionReopened): P,
 }
 
 
@@ -92,14 +139,18 @@ class Session(msgspec.Struct, frozen=True):
     standing: tuple[Permission, ...] = ()  # from `always` answers, in the session that keeps them
     posture: Level | None = None  # at which work went on last, likewise
     processes: process.Processes = {}  # in the background; running, or ended not long ago
+    children: child.Children = {}  # runs that its calls have begun, not told of yet
     cwd: str = ""  # where the next command starts; empty: at the workspace
     ended: Run | None = None  # the run that ended last
+    model: str = ""  # that somebody chose for it
+    hosts: frozenset[str] = frozenset()  # that its people named
+    chats: Chats = Chats()  # all of them, in the session that keeps them
 
 
 def evolve(session: Session, event: Fact, at: float) -> Session:
     """What `event` means for `session`, its inputs and its runs."""
     match event:
-        case SessionOpened() | SessionSuspended() | SessionReset():
+        case SessionOpened() | SessionSuspended() | SessionReset() | SessionReopened():
             return _evolve_own(session, event)
         case RunQueued():
             if event.run_id in session.runs:
@@ -107,6 +158,7 @@ def evolve(session: Session, event: Fact, at: float) -> Session:
             runs = {**session.runs, event.run_id: run.queue(event, at)}
             return replace(session, runs=runs)
         case InputAdmitted():
+            session = recall(session, event)
             session = replace(session, inputs={**session.inputs, event.input_id: Input(event)})
             known = event.run_id in session.runs
             return _evolve_run(session, event.run_id, event, at) if known else session
@@ -139,6 +191,16 @@ def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
             return replace(session, standing=(*others, *kept))
         case PostureSeen(level=level):
             return replace(session, posture=level)
+        case SessionMarked():
+            return replace(session, mark=Mark(event.cause, event.reason, at))
+        case MarkCleared():
+            return replace(session, mark=None)
+        case ModelChosen(model=model):
+            return replace(session, model=model)
+        case child.ChildBegun() | child.ChildEnded():
+            return recall(session, event)
+        case _ if isinstance(event, _CHAT_EVENTS):
+            return replace(session, chats=chats.evolve(session.chats, event, at))
         case _ if isinstance(event, _PROCESS_EVENTS):
             return replace(session, processes=process.evolve(session.processes, event, at))
         case _:  # deltas, deliveries: they have machines of their own, or none
@@ -148,6 +210,7 @@ def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
 _RUN_EVENTS = run.Event.__args__
 _APPROVAL_EVENTS = approval.Event.__args__
 _PROCESS_EVENTS = process.Event.__args__
+_CHAT_EVENTS = chats.Event.__args__
 
 
 def _evolve_approval(session: Session, event: approval.Event) -> Session:
@@ -180,6 +243,8 @@ def _evolve_own(session: Session, event: _Own) -> Session:
         case SessionSuspended():
             reason = session.suspended_for or event.reason
             return replace(session, status=status, suspended_for=reason)
+        case SessionReopened():
+            return replace(session, status=status, suspended_for="")
         case _:  # SessionReset
             return replace(session, status=status, suspended_for="", mark=None, grants=(), cwd="")
 
@@ -217,6 +282,10 @@ def recall(session: Session, event: Fact) -> Session:
         return replace(session, mark=Mark(event.cause, event.reason, event.cut_at))
     if isinstance(event, run.RunCompleted):
         return replace(session, mark=None)
+    if isinstance(event, child.EVENTS):
+        return replace(session, children=child.evolve(session.children, event))
+    if isinstance(event, InputAdmitted) and event.hosts:
+        return replace(session, hosts=session.hosts | set(event.hosts))
     return session
 
 
@@ -237,8 +306,33 @@ def go_on(session: Session) -> tuple[Fact, ...]:
     return tuple(
         run.RunRequeued(run_id=r.id)
         for r in session.runs.values()
-        if r.status is run.Status.INTERRUPTED
+        if r.status is run.Status.INTERRUPTED and not r.held_until
     )
+
+
+def mark(session: Session | None) -> tuple[Fact, ...]:
+    """What it takes to mark a session by hand. A mark that stands stays as it is."""
+    known = _known(session)
+    if known.status is Status.SUSPENDED:
+        raise Refused(
+            "session_suspended", "It is suspended: its next message starts afresh. Nothing changed."
+        )
+    if known.mark is not None:
+        return ()
+    return (SessionMarked(cause=run.Cause.RESTART, reason="Marked by the operator"),)
+
+
+def clear_mark(session: Session | None, by: Owner) -> tuple[Fact, ...]:
+    """What it takes to drop the mark of a session, with its reason and its time."""
+    if _known(session).mark is None:
+        raise Refused("session_not_marked", "It has no mark. Nothing changed.")
+    return (MarkCleared(by=by),)
+
+
+def _known(session: Session | None) -> Session:
+    if session is None:
+        raise Refused("session_not_found", "There is no such session. Nothing changed.")
+    return session
 
 
 def stop(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
@@ -251,28 +345,48 @@ def stop(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
     return (asked, *give_up(found, reason), cancelled)
 
 
+def found_cut(
+    session: Session, cut_at: float, cause: run.Cause = run.Cause.CRASH
+) -> tuple[tuple[Run, run.RunInterrupted | None], ...]:
+    """Its unfinished runs now that whoever drove them is gone, each with what is to be said."""
+    found: list[tuple[Run, run.RunInterrupted | None]] = []
+    for one in session.runs.values():
+        if one.status is not run.Status.RUNNING:
+            found.append((one, None))
+            continue
+        reason = _WITHOUT_WARNING[cause]
+        cut = run.RunInterrupted(run_id=one.id, cause=cause, reason=reason, cut_at=cut_at)
+        found.append((run.evolve(one, cut, cut_at), cut))
+    return tuple(found)
+
+
 def recover(
-    session: Session, policy: OnStart, cut_at: float, cause: run.Cause = run.Cause.CRASH
+    session: Session,
+    policy: OnStart,
+    cut_at: float,
+    cause: run.Cause = run.Cause.CRASH,
+    judgement: Judgement | None = None,
 ) -> tuple[Fact, ...]:
     """What it means for `session` that whoever drove it is gone.
 
     `cut_at` is the last sign of life in its stream. Runs found running were cut by
     `cause`; those found interrupted were marked before they were cut. Idempotent: once
-    its facts are recorded, it has nothing more to say about the same cut.
+    its facts are recorded, it has nothing more to say about the same cut. Without a
+    `judgement` over all sessions, this one is judged as if there were no other.
     """
     facts: list[Fact] = []
-    for found in session.runs.values():
-        if found.status is run.Status.RUNNING:
-            interrupted = run.RunInterrupted(
-                run_id=found.id,
-                cause=cause,
-                reason=_WITHOUT_WARNING[cause],
-                cut_at=cut_at,
-            )
-            facts.append(interrupted)
-            found = run.evolve(found, interrupted, cut_at)
-        if found.status is run.Status.INTERRUPTED:
-            facts.extend(_after_cut(found, policy))
+    all_found = found_cut(session, cut_at, cause)
+    if judgement is None:
+        judgement = judge([r for r, _ in all_found], [r.id for r, cut in all_found if cut], cut_at)
+    for found, cut in all_found:
+        said = () if cut is None else (cut,)
+        verdict = judgement.verdicts.get(found.id, Verdict.GO_ON)
+        if judgement.solved and verdict is not Verdict.GIVE_UP and _is_counted(found):
+            cleared = run.RunCleared(run_id=found.id)
+            said, found = (*said, cleared), run.evolve(found, cleared, cut_at)
+        facts += (*said, *_under(verdict, found, judgement.hold_until))
+        if found.status is run.Status.INTERRUPTED and verdict is not Verdict.HOLD:
+            facts += _after_cut(found, policy, verdict)
     given_up = sum(isinstance(f, run.RunFailed) for f in facts)
     if 0 < given_up < len(session.runs):  # the next message is here already
         facts.append(SessionReset(reason="suspended"))
@@ -285,14 +399,32 @@ _WITHOUT_WARNING = {
 }
 
 
-def _after_cut(cut: Run, policy: OnStart) -> tuple[Fact, ...]:
+def _is_counted(found: Run) -> bool:
+    return bool(found.cuts or found.held_until)
+
+
+def _under(verdict: Verdict, found: Run, until: float) -> tuple[Fact, ...]:
+    """What a verdict says that leaves the run as it is otherwise."""
+    match verdict:
+        case Verdict.HOLD:
+            return (run.RunHeld(run_id=found.id, until=until),)
+        case Verdict.ISOLATE if not found.isolated:
+            return (run.RunIsolated(run_id=found.id),)
+        case _:
+            return ()
+
+
+def _after_cut(cut: Run, policy: OnStart, verdict: Verdict) -> tuple[Fact, ...]:
     if cut.stop_reason:  # somebody gave it up before we could
         return (run.RunRequeued(run_id=cut.id),)
-    if run.stuck(cut):
+    if cut.held_until:
+        return ()
+    if verdict is Verdict.GIVE_UP:
+        times = cut.restarts if cut.cut_by in run.ORDERLY else cut.cuts
         return _quarantine(
             cut,
             "stuck",
-            f"This run was cut {cut.cuts} times in a row without getting anywhere and was "
+            f"This run was cut {times} times in a row without getting anywhere and was "
             "given up. The session's next message starts afresh; its history stays readable.",
         )
     if policy is OnStart.RESUME:

@@ -15,21 +15,20 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 
-from holdfast.core import answers
+from holdfast.core import answers, child
 from holdfast.core import call as machine
 from holdfast.core.approval import Ask, Deny, Run
 from holdfast.core.call import (
     Call,
     CallAsked,
-    CallParked,
     CallSettled,
     CallStarted,
     OnCrash,
     Outcome,
 )
-from holdfast.core.process import ProcessStarted
 from holdfast.core.redaction import Redactor
 from holdfast.core.types import Fact, ProcessId, RunId
+from holdfast.engine import outcomes
 from holdfast.engine.clock import Clock
 from holdfast.engine.permits import Permits, new_request_id, requested
 from holdfast.engine.progress import Progress
@@ -37,7 +36,6 @@ from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import ToolFailed
 from holdfast.journal.journal import Pending
 from holdfast.tools.tool import (
-    Background,
     BlobStore,
     Context,
     Denied,
@@ -118,7 +116,7 @@ class Calls:
             case machine.Adopt():
                 await self._adopt(held, run_id, call, say)
             case machine.Settle(outcome=outcome, text=text):
-                say(_settled(run_id, call, outcome, text))
+                say(outcomes.settled(run_id, call, outcome, text))
             case machine.Leave():
                 pass
 
@@ -172,6 +170,7 @@ class Calls:
         preview: str,
     ) -> Context:
         session, call_id = held.session, call.proposal.call_id
+        parent = session.runs[run_id].parent
 
         async def may_reach(host: str) -> bool:
             return await self._permits.may_reach(host, preview, held, run_id, call_id, say)
@@ -190,6 +189,8 @@ class Calls:
             execution="",
             progress=progress.add,
             may_reach=may_reach,
+            depth=parent.depth if parent else 0,
+            children=len(child.left_by(session.children, run_id)),
         )
 
     async def _permitted(
@@ -203,7 +204,7 @@ class Calls:
             case Deny(reason=reason):
                 say(self._settled(run_id, call, Outcome.DENIED, reason))
             case Ask() if call.status is not machine.Status.PROPOSED:
-                say(_settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
+                say(outcomes.settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
             case Ask():
                 call_id, request_id = call.proposal.call_id, new_request_id()
                 asked = CallAsked(run_id=run_id, call_id=call_id, request_id=request_id)
@@ -215,7 +216,7 @@ class Calls:
         found = self._find(call)
         adopt = None if isinstance(found, str) else found[0].adopt
         if isinstance(found, str) or adopt is None:
-            say(_settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
+            say(outcomes.settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
             return
         tool, arguments = found
         with Progress(self._sessions, held, run_id, call, self._clock) as progress:
@@ -258,9 +259,10 @@ class Calls:
                 settled = self._settled(run_id, call, Outcome.OK, outcome.text, duration)
                 cwd = outcome.cwd or context.cwd
                 settled = msgspec.structs.replace(
-                    settled, kept=outcome.kept, cwd=cwd, summary=plain(outcome.summary)
+                    settled, kept=outcome.kept, cwd=cwd, summary=outcomes.plain(outcome.summary)
                 )
-                pending = say(*_background(context, outcome.background), settled)
+                begun = outcomes.child(context, outcome.delegated, background=True)
+                pending = say(*outcomes.background(context, outcome.background), *begun, settled)
                 if outcome.background is not None:
                     self._begun(held, outcome.background.process_id)
             case Failed(text=text):
@@ -270,10 +272,11 @@ class Calls:
                 pending = say(self._settled(run_id, call, Outcome.DENIED, text, duration))
             case Unknown(text=text):
                 pending = say(self._settled(run_id, call, Outcome.UNKNOWN, text, duration))
-            case Park(reason=reason):
-                pending = say(CallParked(run_id=run_id, call_id=call_id, reason=plain(reason)))
+            case Park():
+                begun = outcomes.child(context, outcome.delegated, background=False)
+                pending = say(*begun, outcomes.parked(context, outcome))
             case _:  # it was cut by its time limit
-                pending = say(_timed_out(run_id, call, tool, duration))
+                pending = say(outcomes.timed_out(run_id, call, tool, duration))
         if tool.settled is not None:
             await pending.wait()
             tool.settled(context)
@@ -284,7 +287,7 @@ class Calls:
         """The result, as far as it fits. Clean before it is cut: nobody would find half a secret."""
         if (more := len(text) - RESULT) > 0:
             text = f"{self._redactor.cut(text, RESULT)}\n[cut: {more} more characters]"
-        return _settled(run_id, call, outcome, text, duration_s)
+        return outcomes.settled(run_id, call, outcome, text, duration_s)
 
     async def _guarded(
         self,
@@ -340,7 +343,7 @@ async def _permission(tool: Tool[Any], context: Context, arguments: msgspec.Stru
 
 def _preview(tool: Tool[Any], arguments: msgspec.Struct, redactor: Redactor) -> str:
     try:
-        return plain(redactor.cut(tool.preview(arguments), PREVIEW))
+        return outcomes.plain(redactor.cut(tool.preview(arguments), PREVIEW))
     except Exception:
         log.exception("preview raised", extra={"tool": tool.name})
         return ""
@@ -351,51 +354,3 @@ def _sole(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def plain(text: str) -> str:
-    """Text that can be written down: names of files need not be Unicode."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _settled(
-    run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
-) -> CallSettled:
-    return CallSettled(
-        run_id=run_id,
-        call_id=call.proposal.call_id,
-        tool=call.proposal.tool,
-        outcome=outcome,
-        text=plain(text),
-        duration_s=round(duration_s, 6),
-    )
-
-
-def _background(context: Context, begun: Background | None) -> tuple[ProcessStarted, ...]:
-    if begun is None:
-        return ()
-    started = ProcessStarted(
-        process_id=begun.process_id,
-        started_by=context.run_id,
-        call_id=context.call_id,
-        command=plain(begun.command),
-        notify=begun.notify,
-        watch=begun.watch,
-        detach=begun.detach,
-        origin=context.origin,
-    )
-    return (started,)
-
-
-def _timed_out(run_id: RunId, call: Call, tool: Tool[Any], duration: float) -> CallSettled:
-    text = f"Timed out after {tool.timeout_s:g} s."
-    if tool.on_crash is OnCrash.REPEAT:
-        return _settled(run_id, call, Outcome.FAILED, text, duration)
-    text += " It may have taken effect in part; check before you repeat it."
-    return _settled(run_id, call, Outcome.UNKNOWN, text, duration)
-
-
-def abort(run_id: RunId, call: Call, on_crash: OnCrash) -> CallSettled:
-    """How `call` is settled when its run is stopped."""
-    step = machine.abort(call, on_crash)
-    return _settled(run_id, call, step.outcome, step.text)

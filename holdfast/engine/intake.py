@@ -14,14 +14,15 @@ from secrets import token_hex
 
 import anyio
 
-from holdfast.core import lifecycle, limits
+from holdfast.core import lifecycle, limits, words
 from holdfast.core import workspace as workspaces
+from holdfast.core.approval import Role
 from holdfast.core.events import Record
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.intents import RequestKey, Submit, Submitted
 from holdfast.core.limits import Limits
 from holdfast.core.run import Origin, RunQueued, Status
-from holdfast.core.session import SessionOpened, admit, go_on
+from holdfast.core.session import SessionOpened, Undone, admit, go_on
 from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held, Sessions
@@ -116,11 +117,11 @@ class Intake:
     ) -> Submitted:
         key = SessionKey(intent.by.owner, intent.session_id or SessionId(f"ses_{token_hex(16)}"))
         if intent.session_id is None:
-            self._check_open(process)
+            self._check_open(intent, process)
             return await self._open(intent, key, claim)
         workspace = _resolved(intent.workspace)
         async with self._sessions.hold(key) as held:
-            self._check_open(process)
+            self._check_open(intent, process)
             if held is None:
                 return await self._open(intent, key, claim)
             if workspace and workspace != held.session.workspace:
@@ -132,14 +133,16 @@ class Intake:
                 )
             return await self._admit(intent, held, claim, ())
 
-    def _check_open(self, process: lifecycle.Status) -> None:
+    def _check_open(self, intent: Submit, process: lifecycle.Status) -> None:
+        if (trouble := self._journal.state()) != "ok":
+            raise JournalUnavailable(trouble, retry_after_s=5)
+        if intent.came is not None:
+            return  # what a chat says is taken while draining too, and whatever waits already
         match lifecycle.decide(process):
             case lifecycle.Decline(code=code, message=message):
                 raise Refused(code, message, retry_after_s=5)
             case lifecycle.Admit():
                 pass
-        if (trouble := self._journal.state()) != "ok":
-            raise JournalUnavailable(trouble, retry_after_s=5)
         if not limits.may_queue(self._limits, self._sessions.counts[Status.QUEUED]):
             raise Refused(
                 "queue_full",
@@ -196,27 +199,34 @@ class Intake:
         await pending.wait()
         return Submitted(run_id, held.key.session_id, replayed=False)
 
-    def _facts(self, intent: Submit, held: Held) -> tuple[RunId, list[Fact]]:
+    def _facts(self, intent: Submit, held: Held) -> tuple[RunId, Sequence[Fact]]:
         # Ids that rise with time keep neighbours together on disk, and list in order.
         made_at = f"{int(self._clock.now() * 1000):012x}"
         run_id, input_id = RunId(f"run_{made_at}{token_hex(10)}"), InputId(f"in_{token_hex(12)}")
-        facts: list[Fact] = [*admit(held.session), *go_on(held.session)]
-        asked = intent.request_key
-        facts.append(
-            InputAdmitted(
-                input_id=input_id,
-                run_id=run_id,
-                text=intent.text,
-                instructions=intent.instructions,
-                history=intent.history,
-                metadata=dict(intent.metadata),
-                idempotency=None if asked is None else _named(asked),
-            )
+        now, asked = held.session, intent.request_key
+        admitted = InputAdmitted(
+            input_id=input_id,
+            run_id=run_id,
+            text=intent.text,
+            instructions=intent.instructions,
+            history=intent.history,
+            metadata=dict(intent.metadata),
+            idempotency=None if asked is None else _named(asked),
+            came=intent.came,
+            hosts=intent.hosts,
         )
-        model = self._defaults.model
-        origin = _origin(intent)
-        facts.append(RunQueued(run_id=run_id, input_id=input_id, model=model, origin=origin))
-        return run_id, facts
+        model = now.model or self._defaults.model
+        queued = RunQueued(run_id=run_id, input_id=input_id, model=model, origin=_origin(intent))
+        if intent.came is None:
+            return run_id, (*admit(now), *go_on(now), admitted, queued)
+        if intent.instead:
+            if now.runs:
+                raise Refused("session_busy", "Something is at work here. Stop it first.")
+            return run_id, (*admit(now), Undone(by=intent.by.who), admitted, queued)
+        speaker = words.Speaker(intent.by.who, Role.ADMIN in intent.by.roles)
+        placement = words.place(now, intent.mode, speaker)
+        read_by = run_id if isinstance(placement, words.OwnRun) else placement.run_id
+        return read_by, words.admitted(now, placement, admitted, queued)
 
 
 def _origin(intent: Submit) -> Origin:
@@ -226,6 +236,10 @@ def _origin(intent: Submit) -> Origin:
         platform=door.platform,
         answerable=door.answerable and intent.answerable,
         late=door.late or intent.late,
+        address=intent.address,
+        reply_to=intent.came.message_id if intent.came else "",
+        works_for=intent.by.speaker,
+        progress=intent.progress,
     )
 
 

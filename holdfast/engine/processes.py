@@ -185,7 +185,9 @@ class Processes:
                     if held is None or found is None or found.status.final:
                         return
                     told = facts(found)
-                    first = admit(held.session) if len(told) > 1 else ()
+                    # A chat's suspended session stays so: its next words go to a fresh one.
+                    in_chat = found.started.origin.address is not None
+                    first = admit(held.session) if len(told) > 1 and not in_chat else ()
                     await self._sessions.append(held, *first, *told).wait()
                     return
             except (JournalUnavailable, Conflict):

@@ -4,10 +4,10 @@ What is driven or was asked about lately is read from the folds in memory, the r
 journal's projections. Nothing here changes anything.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.core import answers, call, run
+from holdfast.core import answers, call, run, words
 from holdfast.core.approval import ApprovalRequested
 from holdfast.core.events import TERMINAL
 from holdfast.core.intents import Principal
@@ -27,10 +27,17 @@ APPROVALS = 1_000  # unfinished runs that are looked through for what waits
 class Reads:
     """Everything one may look at."""
 
-    def __init__(self, journal: Journal, sessions: Sessions, live: Live) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        sessions: Sessions,
+        live: Live,
+        made: Callable[[RunId], Awaitable[None]],
+    ) -> None:
         self._journal = journal
         self._sessions = sessions
         self._live = live
+        self._made = made  # a child is known to its parent's readers before it is there
 
     async def run(self, by: Principal, run_id: RunId) -> RunView:
         """The run as it stands; refused with `run_not_found` if it is not the caller's."""
@@ -38,13 +45,20 @@ class Reads:
             held, now = found
             if held.key.owner != by.owner:
                 raise no_such_run(run_id)
-            return _view_of(held, now)
+            return view_of(held, now)
         row = await self._row(by, run_id)
-        if row.ended_seq is None:
-            async with self._sessions.hold(row.key) as cold:
-                if cold is not None and (waiting := cold.session.runs.get(run_id)) is not None:
-                    return _view_of(cold, waiting)
+        return await self._folded(row) if row.ended_seq is None else await self._view(row)
+
+    async def _folded(self, row: RunRow) -> RunView:
+        async with self._sessions.hold(row.key) as cold:
+            if cold is not None and (found := cold.session.runs.get(row.run_id)) is not None:
+                return view_of(cold, found)
         return await self._view(row)
+
+    async def _seen(self, row: RunRow) -> RunView:
+        """A row says that a run waits; for what, only its fold does."""
+        waits = row.status is run.Status.WAITING
+        return await self._folded(row) if waits else await self._view(row)
 
     async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
         """Everything of the caller's that waits for an approval, oldest first."""
@@ -62,7 +76,7 @@ class Reads:
         """A page of runs, and whether there are more."""
         wanted = RunFilter(by.owner, query.status, query.session_id, query.limit + 1, query.after)
         rows = await self._journal.runs(wanted)
-        views = [await self._view(row) for row in rows[: query.limit]]
+        views = [await self._seen(row) for row in rows[: query.limit]]
         return views, len(rows) > query.limit
 
     async def messages(self, by: Principal, session_id: SessionId) -> Sequence[Message]:
@@ -141,6 +155,7 @@ class Reads:
         return row.stream, row.ended_seq
 
     async def _row(self, by: Principal, run_id: RunId) -> RunRow:
+        await self._made(run_id)
         row = await self._journal.run(run_id)
         if row is None or row.key.owner != by.owner:
             raise no_such_run(run_id)
@@ -156,7 +171,7 @@ class Reads:
             session_id=row.key.session_id,
             status=row.status,
             stopping=row.stopping,
-            waiting_for_approval=row.status is run.Status.WAITING,
+            waiting_for_approval=False,
             approval=None,
             created_at=row.created_at,
             updated_at=row.updated_at,
@@ -173,7 +188,8 @@ def _oldest(held: Held, run_id: RunId) -> ApprovalRequested | None:
     return waiting[0].requested if waiting else None
 
 
-def _view_of(held: Held, now: Run) -> RunView:
+def view_of(held: Held, now: Run) -> RunView:
+    """A run that is not over, from its fold."""
     return RunView(
         run_id=now.id,
         session_id=held.key.session_id,
@@ -188,7 +204,13 @@ def _view_of(held: Held, now: Run) -> RunView:
         usage=now.usage,
         ending=None,
         ended_seq=None,
+        question=_question(now),
     )
+
+
+def _question(now: Run) -> call.CallParked | None:
+    asked = words.question(now)
+    return None if asked is None else now.calls[asked].parked
 
 
 def no_such_run(run_id: RunId, why: str = "") -> Refused:

@@ -7,22 +7,26 @@ serves what can be read, and brings the rest back in the same way.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import anyio
 
-from holdfast.core.run import Cause
-from holdfast.core.session import OnStart, recover
+from holdfast.core.run import Cause, Run, Status
+from holdfast.core.session import OnStart, found_cut, recover
+from holdfast.core.suspects import Judgement, judge
 from holdfast.core.types import RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Journal
+from holdfast.journal.journal import Conflict, Journal, RunRow
 
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 0.5
+
+_CUT = frozenset({Status.RUNNING, Status.INTERRUPTED})
+_Plan = tuple[OnStart, Cause, Judgement]
 
 
 class Recovery:
@@ -43,8 +47,9 @@ class Recovery:
         self._clock = clock
         self._policy = policy
         self._noticed = noticed
-        self._orphans: dict[SessionKey, tuple[OnStart, Cause]] = {}
+        self._orphans: dict[SessionKey, _Plan] = {}
         self._aside: dict[SessionKey, None] = {}
+        self._cut: frozenset[SessionKey] = frozenset()  # where the start found something cut
         self._lost = anyio.Event()
         journal.on_failure(self._failed)
 
@@ -60,25 +65,56 @@ class Recovery:
         for key in keys:
             self._coordinator.orphan(key)
             self._aside[key] = None
-        wanted = keys if only is None else (r.key for r in unfinished if r.run_id in only)
+        self._cut = frozenset(row.key for row in unfinished if row.status in _CUT)
+        wanted = keys if only is None else {r.key: None for r in unfinished if r.run_id in only}
+        judgement = await self._judge([r for r in unfinished if r.key in wanted])
         async with anyio.create_task_group() as together:  # so that they share their commits
-            for key in dict.fromkeys(wanted):
+            for key in wanted:
                 del self._aside[key]
-                self._orphans[key] = (self._policy, Cause.CRASH)
+                self._orphans[key] = (self._policy, Cause.CRASH, judgement)
                 together.start_soon(self._bring_back, key)
         return len(unfinished)
+
+    async def _judge(self, unfinished: Sequence[RunRow]) -> Judgement:
+        """Over all that is brought back, before any of it is: who may be what ended the process."""
+        concerned = {r.key for r in unfinished if r.status is not Status.WAITING}
+        if not self._cut & concerned:
+            return Judgement()
+        return await self._judge_keys(concerned)
+
+    async def _judge_keys(self, keys: Iterable[SessionKey]) -> Judgement:
+        found: list[tuple[Run, bool]] = []
+        read: set[SessionKey] = set()
+
+        async def look(key: SessionKey) -> None:
+            try:
+                async with self._sessions.hold(key) as held:
+                    if held is not None:
+                        cut = found_cut(held.session, held.last_at)
+                        found.extend((run, said is not None) for run, said in cut)
+                        read.add(key)
+            except Exception:  # noqa: BLE001  told when it is brought back
+                return
+
+        async with anyio.create_task_group() as together:
+            for key in keys:
+                together.start_soon(look, key)
+        just_cut = [run.id for run, said in found if said]
+        others = bool(self._cut - read)
+        return judge([run for run, _ in found], just_cut, self._clock.now(), others=others)
 
     async def need(self, key: SessionKey) -> None:
         """Somebody needs a session that was left aside."""
         if key in self._aside:
             del self._aside[key]
-            self._orphans[key] = (OnStart.RESUME, Cause.CRASH)
+            judgement = await self._judge_keys((key,)) if key in self._cut else Judgement()
+            self._orphans[key] = (OnStart.RESUME, Cause.CRASH, judgement)
             if not await self._bring_back(key):
                 self._lost.set()
 
     def orphaned(self, key: SessionKey) -> None:
         """The session's drive is gone because the journal could not be written."""
-        self._orphans[key] = (OnStart.RESUME, Cause.JOURNAL)
+        self._orphans[key] = (OnStart.RESUME, Cause.JOURNAL, Judgement())
         self._lost.set()
 
     def _failed(self) -> None:
@@ -103,13 +139,12 @@ class Recovery:
 
     async def _bring_back(self, key: SessionKey) -> bool:
         """Write down that the session's runs were cut, and go on; False: it cannot be written."""
-        policy, cause = self._orphans[key]
+        policy, cause, judgement = self._orphans[key]
         try:
             async with self._sessions.hold(key) as held:
-                facts = recover(held.session, policy, held.last_at, cause) if held else ()
-                if held is not None and facts:
-                    await self._sessions.append(held, *facts).wait()
                 if held is not None:
+                    if facts := recover(held.session, policy, held.last_at, cause, judgement):
+                        await self._sessions.append(held, *facts).wait()
                     self._noticed(held)
         except (JournalUnavailable, Conflict):
             return False

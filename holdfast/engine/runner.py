@@ -22,10 +22,11 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunFailed
 from holdfast.core.session import current, give_up
 from holdfast.core.types import Fact, RunId
-from holdfast.engine import calls as settling
-from holdfast.engine.calls import Calls, plain
+from holdfast.engine import outcomes
+from holdfast.engine.calls import Calls
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Drive
+from holdfast.engine.outcomes import plain
 from holdfast.engine.prompt import system_prompt
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import HoldfastError, JournalUnavailable, Overflow, Rejected, Transient
@@ -123,7 +124,7 @@ class Runner:
         now = held.session.runs.get(run_id)  # somebody may have said something meanwhile
         if now is not None:
             left = now.calls.values()
-            settled = (settling.abort(run_id, c, self._calls.on_crash(c)) for c in left)
+            settled = (outcomes.aborted(run_id, c, self._calls.on_crash(c)) for c in left)
             withdrawn = answers.withdraw(held.session, run_id, now.stop_reason)
             self._say(held, run_id, *withdrawn, *settled)
 
@@ -172,7 +173,7 @@ class Runner:
             except Rejected as error:
                 await self._fail(held, now.id, "model_rejected", str(error))
             else:
-                self._say(held, now.id, _answered(now.id, turn, answer, self._model_name))
+                self._say(held, now.id, _answered(now.id, turn, answer, self._model_of(now)))
             return
 
     async def _stream(self, held: Held, run_id: RunId, turn: int, request: Request) -> Answer:
@@ -226,10 +227,15 @@ class Runner:
                 await self._fail(held, run_id, "model_unavailable", f"{error} ({reason})")
                 return False
 
+    def _model_of(self, now: Run) -> str:
+        """The run's own, unless the gateway has another provider by now."""
+        own = now.model.partition("/")[0] == self._model_name.partition("/")[0]
+        return now.model if own and now.model else self._model_name
+
     def _request(self, held: Held, now: Run) -> Request:
         instructions = held.transcript.instructions.get(now.id, "")
         return Request(
-            model=self._model_name.partition("/")[2],
+            model=self._model_of(now).partition("/")[2],
             system=system_prompt(held.session.workspace, instructions),
             messages=held.transcript.for_model(),
             tools=self._tools,

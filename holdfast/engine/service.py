@@ -6,6 +6,7 @@ woken, and a stopped run interrupted, when the journal says that the fact is com
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, assert_never, overload
@@ -13,7 +14,7 @@ from typing import Any, assert_never, overload
 import anyio
 from anyio.abc import TaskGroup
 
-from holdfast.core import answers, call, lifecycle, rules, run, session
+from holdfast.core import answers, call, lifecycle, rules, run, session, words
 from holdfast.core.approval import (
     ApprovalDenied,
     ApprovalExpired,
@@ -22,11 +23,12 @@ from holdfast.core.approval import (
     Level,
     Posture,
     PostureSeen,
-    Role,
     Standing,
     is_weaker,
     weigh,
 )
+from holdfast.core.chats import UpdateTaken
+from holdfast.core.child import ChildEnded
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.intents import (
@@ -45,18 +47,23 @@ from holdfast.core.intents import (
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import RunQueued, RunRequeued, StopAsked
-from holdfast.core.types import OPERATOR, InputId, RunId, SessionKey, Value
+from holdfast.core.types import OPERATOR, Fact, InputId, RunId, SessionKey, Value
 from holdfast.engine import drain, timers
 from holdfast.engine.calls import Calls
+from holdfast.engine.children import Children
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
 from holdfast.engine.intake import Defaults, Intake
+from holdfast.engine.keeper import Keeper
+from holdfast.engine.keeper import check_admin as _check_admin
 from holdfast.engine.live import Live
+from holdfast.engine.messenger import Chatting, Messenger, split
 from holdfast.engine.permits import Audit, Permits, Policy
 from holdfast.engine.processes import Processes
 from holdfast.engine.reads import Reads, no_such_run
 from holdfast.engine.recover import Recovery
 from holdfast.engine.runner import Runner
+from holdfast.engine.search import Search
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.engine.standing import Reporter, StandingRules
 from holdfast.errors import JournalUnavailable, Refused, ToolFailed
@@ -91,14 +98,18 @@ class Parts(Value):
     redactor: Redactor
     hands: Hands
     audit: Audit
+    chatting: Chatting | None = None  # None: no gateway, but a terminal that embeds us
 
 
 class Service(Reads):
     """The gateway's front door over one journal."""
 
     def __init__(self, parts: Parts, tasks: TaskGroup) -> None:
-        sessions = Sessions(parts.journal, parts.clock, parts.redactor)
-        super().__init__(parts.journal, sessions, Live())
+        chatting = parts.chatting
+        in_parts = partial(split, chatting.channels) if chatting else None
+        sessions = Sessions(parts.journal, parts.clock, parts.redactor, in_parts)
+        super().__init__(parts.journal, sessions, Live(), lambda child: self._children.made(child))
+        self._before = lifecycle.Recorded()  # what was known of the gateway before this start
         self._parts = parts
         self._tasks = tasks
         self._status = lifecycle.Status.STARTING
@@ -122,6 +133,22 @@ class Service(Reads):
         self._recovery = Recovery(
             parts.journal, sessions, self._coordinator, parts.clock, parts.on_start, self._notice
         )
+        self._search = Search(sessions, parts.clock, parts.on_start)
+        self.keeper = Keeper(parts.journal, sessions, self._search, parts.audit)
+        need, model = self._recovery.need, parts.model_name
+        self._children = Children(sessions, parts.journal, parts.clock, tasks, model, need)
+        self.messenger: Messenger | None = None
+        if chatting is not None:
+            self.messenger = Messenger(
+                chatting,
+                self,
+                parts.journal,
+                sessions,
+                parts.clock,
+                tasks,
+                parts.model_name,
+                parts.audit,
+            )
         parts.journal.on_commit(self._committed)
 
     def _runner(self) -> Runner:
@@ -156,9 +183,11 @@ class Service(Reads):
         await self._processes.sweep()
         await self._standing.load()
         found = await self._recovery.start(only)
+        await self._children.start(aside=only is not None)
         await self._processes.start()
         self._tasks.start_soon(self._begin)
         self._tasks.start_soon(self._recovery.tend)
+        self._tasks.start_soon(self._search.watch)
         self._tasks.start_soon(self._processes.tend)
         self._tasks.start_soon(self._lag.watch)
         self._tasks.start_soon(timers.nudge, self._live, self._parts.clock)
@@ -167,11 +196,13 @@ class Service(Reads):
             timers.prune, self._journal, self._parts.clock, self._parts.retention_s
         )
         self._change(lifecycle.Change.RECOVERED)
+        if self.messenger is not None:
+            await self.messenger.start(self._before)
         log.info("recovered", extra={"unfinished_runs": found})
 
     async def boots(self, start: lifecycle.Start) -> bool:
         """Whether a gateway is to serve at all; asked before any door opens."""
-        known = await self._standing.recorded()
+        known = self._before = await self._standing.recorded()
         if lifecycle.stays_down(start, known):
             return False
         self._is_gateway = True
@@ -288,12 +319,19 @@ class Service(Reads):
         """The way down. Afterwards nothing is driven and nobody reads; then close the doors."""
         if self._status is not lifecycle.Status.DRAINING:
             self.refuse_work()
+        if self.messenger is not None:
+            running = [drive.run_id for drive in self._coordinator.active]
+            restarts = cause is run.Cause.RESTART
+            reason = lifecycle.Reason.RESTART if restarts else lifecycle.Reason.STOP
+            await self.messenger.warn(running, reason)
         reporter = Reporter(self._standing, lambda: len(self._coordinator.active))
         report = reporter.draining if self._is_gateway else _unsaid
         clock = self._parts.clock
         if not await drain.drain(self._sessions, self._coordinator, clock, wait_s, cause, report):
             await self._processes.kill_all(last=False)
         self._live.close()
+        if self.messenger is not None:
+            await self.messenger.stop()
 
     async def end(self, reason: lifecycle.Reason | None = None) -> None:
         """The last of the way down, with all doors closed: no process of ours lives on.
@@ -322,9 +360,9 @@ class Service(Reads):
                 match intent:
                     case Submit():
                         if intent.session_id is not None:
-                            await self._recovery.need(
-                                SessionKey(intent.by.owner, intent.session_id)
-                            )
+                            key = SessionKey(intent.by.owner, intent.session_id)
+                            await self._recovery.need(key)
+                            await self._children.need(key)
                         return await self._intake.submit(intent, self._status)
                     case Stop():
                         return await self._stop(intent)
@@ -353,6 +391,7 @@ class Service(Reads):
             uptime_s=round(self._parts.clock.now() - self._started_at, 1),
             sandbox="" if self._posture is None else self._posture.level.name,
             paused=self._paused,
+            held=self._search.trouble,
             sandbox_note=(self._paused or "not known yet")
             if self._posture is None
             else self._posture.note,
@@ -380,13 +419,18 @@ class Service(Reads):
             now = held.session.runs.get(intent.run_id) if held else None
             if held is None or now is None or now.stop_reason:
                 raise _not_steerable(intent.run_id)
-            fact = InputAdmitted(
+            said = InputAdmitted(
                 input_id=InputId(f"in_{token_hex(12)}"),
                 run_id=intent.run_id,
                 text=intent.text,
                 mode=Mode.STEER,
             )
-            await self._sessions.append(held, *session.go_on(held.session), fact).wait()
+            facts: tuple[Fact, ...] = (*session.go_on(held.session), said)
+            if (asked := words.question(now, intent.call_id)) is not None:
+                facts = words.answer(held.session, now.id, asked, said)
+            elif intent.call_id is not None:
+                raise Refused("question_not_waiting", "Nobody waits for that answer any more.")
+            await self._sessions.append(held, *facts).wait()
         return Steered(intent.run_id)
 
     async def _answer(self, intent: Answer) -> Answered:
@@ -397,9 +441,7 @@ class Service(Reads):
                 raise _over() from None
             raise
         choice = weigh(intent.choice, intent.by.roles)
-        given = answers.Given(
-            intent.run_id, choice, intent.by.owner, intent.request_id, intent.every
-        )
+        given = answers.Given(intent.run_id, choice, intent.by.who, intent.request_id, intent.every)
         async with self._standing.hold() as standing, self._sessions.hold(key) as held:
             if held is None or intent.run_id not in held.session.runs:
                 raise _over()
@@ -411,7 +453,8 @@ class Service(Reads):
                 await self._note(held, intent, choice, "approval.refused", refused.code)
                 raise
             stands = answers.stands(held.session, given, now)
-            pending = self._sessions.append(held, *facts)
+            taken = () if intent.came is None else (UpdateTaken(came=intent.came),)
+            pending = self._sessions.append(held, *facts, *taken)
             standing.add(stands)
             await pending.wait()
         return Answered(intent.run_id, choice, resolved)
@@ -421,7 +464,7 @@ class Service(Reads):
     ) -> None:
         """An answer is in the audit before it counts."""
         asked = intent.request_id or ("all" if intent.every else "oldest")
-        who = f"{intent.by.owner} ({intent.by.platform})"
+        who = f"{intent.by.who} ({intent.by.platform})"
         await self._permits.note(
             kind, held, intent.run_id, request_id=asked, choice=choice, rule=who, result=result
         )
@@ -455,6 +498,9 @@ class Service(Reads):
         """On the loop, after every commit: tell readers, then do what the facts ask for."""
         self._live.publish(records)
         self._permits.committed(records)
+        self._children.committed(records)
+        if self.messenger is not None:
+            self.messenger.committed(records)
         for record in records:
             fact = record.fact
             if not isinstance(fact, _CONSEQUENTIAL):
@@ -474,6 +520,8 @@ class Service(Reads):
 
     def _notice(self, held: Held) -> None:
         """A session was found at the start: what it waits for may run out."""
+        self._search.notice(held)
+        self._children.notice(held)
         for asked in held.session.approvals.values():
             self._expiries.add(asked.requested.expires_at, held.key)
 
@@ -503,6 +551,8 @@ _CONSEQUENTIAL = (
     RunRequeued,
     StopAsked,
     call.CallCleared,
+    call.CallAnswered,
+    ChildEnded,
     ApprovalDenied,
     ApprovalExpired,
     Standing,
@@ -512,11 +562,6 @@ _CONSEQUENTIAL = (
 
 async def _unsaid() -> None:
     """A terminal that embeds the engine has no state to tell."""
-
-
-def _check_admin(by: Principal) -> None:
-    if Role.ADMIN not in by.roles:
-        raise Refused("admin_only", "Only the operator may do that, at a terminal.")
 
 
 def _over() -> Refused:

@@ -13,9 +13,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from holdfast.core import chats, replies
 from holdfast.core import run as run_machine
 from holdfast.core import session as session_machine
 from holdfast.core.approval import Grant, PostureSeen, Standing
+from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import Delta, ToolProgress
 from holdfast.core.history import MESSAGE_FACTS, Transcript
 from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted
@@ -41,6 +43,11 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
     ProcessStarted,
     ProcessMatched,
     ProcessEnded,
+    ChildBegun,
+    ChildEnded,
+    session_machine.SessionReopened,
+    session_machine.ModelChosen,
+    *chats.KEPT,
 )
 
 
@@ -67,7 +74,14 @@ class Held:
 class Sessions:
     """Every session in memory, by key, by stream and by unfinished run."""
 
-    def __init__(self, journal: Journal, clock: Clock, redactor: Redactor | None = None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        redactor: Redactor | None = None,
+        split: replies.Split | None = None,
+    ) -> None:
+        self._split = split  # None: there are no chats
         self._journal = journal
         self._clock = clock
         self._redactor = redactor or Redactor(())
@@ -126,6 +140,9 @@ class Sessions:
         before, after = held.session, held.session
         for fact in facts:
             after = session_machine.evolve(after, fact, now)
+        if self._split is not None:
+            # What chats are to hear of it is queued with it: nothing can come between.
+            facts += replies.messages(before, after, facts, self._split)
         changed = _changed(before, after)
         try:
             pending = self._journal.append(held.stream, held.head, now, facts, changed)

@@ -13,8 +13,8 @@ from msgspec.json import encode
 from holdfast.core import lifecycle
 from holdfast.core.approval import Level, PostureSeen, Standing
 from holdfast.core.rules import Permission
-from holdfast.core.session import SessionOpened
-from holdfast.core.types import OPERATOR, Owner, SessionId, SessionKey
+from holdfast.core.session import Session, SessionOpened
+from holdfast.core.types import OPERATOR, Fact, Owner, SessionId, SessionKey
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Journal, Pending
@@ -24,20 +24,27 @@ _LIFE = lifecycle.Event.__args__
 
 
 class Writing:
-    """The session that keeps them, ready to be added to without waiting."""
+    """A session of the gateway's own, ready to be added to without waiting."""
 
-    def __init__(self, sessions: Sessions, held: Held | None) -> None:
+    def __init__(self, sessions: Sessions, held: Held | None, key: SessionKey) -> None:
         self._sessions = sessions
         self._held = held
+        self._key = key
 
-    def add(self, facts: Sequence[Standing | PostureSeen | lifecycle.Event]) -> Pending | None:
+    @property
+    def now(self) -> Session:
+        """What it says so far."""
+        return self._held.session if self._held else Session(self._key)
+
+    def add(self, facts: Sequence[Fact]) -> Pending | None:
         """Enqueue them; they are committed before whatever is enqueued next."""
         if not facts:
             return None
         first: tuple[SessionOpened, ...] = ()
         if self._held is None:
-            self._held = self._sessions.create(KEY)
-            first = (SessionOpened(session_id=KEY.session_id, workspace="", platform="holdfast"),)
+            key = self._key
+            self._held = self._sessions.create(key)
+            first = (SessionOpened(session_id=key.session_id, workspace="", platform="holdfast"),)
         return self._sessions.append(self._held, *first, *facts)
 
 
@@ -84,7 +91,7 @@ class StandingRules:
     async def hold(self) -> AsyncIterator[Writing]:
         """For somebody who may say more; one at a time, so that it is made once."""
         async with self._writing, self._sessions.hold(KEY) as held:
-            yield Writing(self._sessions, held)
+            yield Writing(self._sessions, held, KEY)
 
     def named(self) -> dict[str, Permission]:
         """Each under a short name that stays the same."""

@@ -4,15 +4,24 @@ A row carries the version its fact was written in. When a fact's shape changes, 
 old version stays readable: an upcast turns the old JSON object into the next one,
 step by step, before it is decoded. Fields that were only added need no upcast, because
 a missing field takes its default; unknown fields are ignored.
+
+A field that is damaged is left out, and the rest of the fact holds: it takes its default, or is 0
+if it is a time stamp. What permits somebody something, and for whom a run works, is never mended
+so: it stays an error, as does a row that is no fact or lacks what makes it one.
 """
 
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import FieldInfo, fields
 
+from holdfast.core import access, approval, run
 from holdfast.core.events import Event
-from holdfast.core.types import Fact
+from holdfast.core.types import Fact, kind
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -23,6 +32,20 @@ UPCASTS: dict[tuple[str, int], Upcast] = {}
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_NEVER_MENDED: frozenset[type[msgspec.Struct]] = frozenset(
+    {
+        run.Origin,
+        approval.Grant,
+        approval.Standing,
+        approval.PostureSeen,
+        approval.ApprovalGranted,
+        *access.Event.__args__,
+    }
+)
+_MENDABLE: Mapping[str, type[Fact]] = {
+    kind(fact): fact for fact in get_args(Event) if fact not in _NEVER_MENDED
+}
+_TIMES = ("at", "until")
 
 
 def encode(fact: Fact) -> bytes:
@@ -31,7 +54,73 @@ def encode(fact: Fact) -> bytes:
 
 
 def decode(data: bytes, version: int) -> Fact:
-    """The fact as it was written, whatever version wrote it."""
+    """The fact as it was written, whatever version wrote it, without what is damaged in it."""
+    try:
+        return _decode(data, version)
+    except msgspec.ValidationError as error:
+        raw = msgspec.json.decode(data)
+        which = _MENDABLE.get(str(raw.get("kind"))) if isinstance(raw, dict) else None
+        if which is None or version != VERSION:
+            raise
+        mended, dropped = _mend(raw, which)
+        if not _fits(mended, which):
+            raise error from None
+        log.warning("damaged fields left out", extra={"kind": raw["kind"], "fields": dropped})
+        fact: Fact = msgspec.convert(mended, which)
+        return fact
+
+
+def time_of(column: object) -> float:
+    """When a row was written; 0 where that is damaged."""
+    if isinstance(column, float | int):
+        return float(column)
+    log.warning("damaged time of a row left out")
+    return 0.0
+
+
+def _mend(raw: Mapping[str, Any], which: type[msgspec.Struct]) -> tuple[dict[str, Any], list[str]]:
+    """`raw` without the fields that are damaged and can be done without, and their names."""
+    mended, dropped = dict(raw), []
+    for field in fields(which):
+        name = field.encode_name
+        if name not in raw or _fits(raw[name], field.type):
+            continue
+        inner = _struct(field.type)
+        if inner in _NEVER_MENDED:
+            continue
+        if inner is not None and isinstance(raw[name], dict):
+            mended[name], names = _mend(raw[name], inner)
+            if _fits(mended[name], field.type):
+                dropped += [f"{name}.{n}" for n in names]
+                continue
+        if _is_time(field):
+            mended[name] = 0.0
+        else:
+            del mended[name]  # where it has no default, nothing comes of it
+        dropped.append(name)
+    return mended, dropped
+
+
+def _fits(value: object, wanted: object) -> bool:
+    try:
+        msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _struct(wanted: object) -> type[msgspec.Struct] | None:
+    """The one struct that a field holds, if it holds one or none."""
+    types = [t for t in (wanted, *get_args(wanted)) if isinstance(t, type)]
+    found = [t for t in types if issubclass(t, msgspec.Struct)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_time(field: FieldInfo) -> bool:
+    return field.required and field.type is float and field.name.rpartition("_")[2] in _TIMES
+
+
+def _decode(data: bytes, version: int) -> Fact:
     if version != VERSION:
         raw: dict[str, Any] = msgspec.json.decode(data)
         for v in range(version, VERSION):

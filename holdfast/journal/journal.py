@@ -23,9 +23,11 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from holdfast.core.delivery import Delivery, DeliveryQueued
+from holdfast.core.delivery import Status as Sending
 from holdfast.core.events import Delta, Record
 from holdfast.core.run import Run, Status
-from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey, Value
+from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, SessionKey, Value
 from holdfast.errors import HoldfastError
 
 
@@ -85,6 +87,15 @@ class Replayed(Value):
     run_id: RunId
     session_id: SessionId
     fingerprint: str
+
+
+class Outbound(Value):
+    """A message on its way, as its facts have it."""
+
+    queued: DeliveryQueued
+    now: Delivery
+    key: SessionKey  # whose stream its facts are in
+    updated_at: float
 
 
 class Journal(Protocol):
@@ -155,12 +166,40 @@ class Journal(Protocol):
         """Every run that has not ended, oldest first. This is what recovery reads."""
         ...
 
+    async def with_children(self) -> list[SessionKey]:
+        """The sessions that have begun children and not been told of their end."""
+        ...
+
     async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:
         """The request accepted before under this route and key, within its retention."""
         ...
 
+    async def cursor(self, channel: str) -> str:
+        """Where the channel's stream stood when the last of its updates was taken; or empty."""
+        ...
+
+    async def seen(self, channel: str, external_id: str) -> bool:
+        """Whether this update of the channel was taken before, within its retention."""
+        ...
+
+    async def undelivered(self) -> list[Outbound]:
+        """Every message that is neither sent nor given up, in the order they were queued."""
+        ...
+
+    async def deliveries(self, status: frozenset[Sending], limit: int) -> list[Outbound]:
+        """Messages that are in one of these states, newest first."""
+        ...
+
+    async def delivery(self, delivery_id: DeliveryId) -> Outbound | None:
+        """One message, within its retention."""
+        ...
+
     async def prune(self, deltas_before: float, keys_before: float) -> int:
-        """Forget deltas of runs that ended, and request keys, older than this."""
+        """Forget deltas of runs that ended, and request keys, older than this.
+
+        Also updates that were taken and messages that were sent six days before those keys, and
+        messages that were given up 29 days before. Never a cursor.
+        """
         ...
 
     def state(self) -> str:

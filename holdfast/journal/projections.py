@@ -3,6 +3,10 @@
 They are committed with the facts they are made of, and say nothing that the events do not:
 `rebuild` makes them anew. Only what was forgotten on purpose comes back with it, until it
 is pruned again, and a session's `floor`, which no event knows, is left as it is.
+
+So is a channel's cursor, if there is one: it may go down, and which of two streams moved it
+last only their clocks could tell. By these it is found if it is lost, and so is the order
+of the outbox. Within a stream its numbers decide, whatever the clock said.
 """
 
 import sqlite3
@@ -13,15 +17,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.events import run_of
+from holdfast.core.events import Record, run_of
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.run import Run
 from holdfast.core.session import Session, SessionOpened, evolve
 from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey
-from holdfast.journal import codec
+from holdfast.journal import chats, codec
 from holdfast.journal.blobs import Blobs
+from holdfast.journal.migrate import migrate
 
 Row = tuple[Any, ...]
+_Chatted = tuple[float, list[chats.Change]]  # when, and what of it
 
 
 def run_row(run: Run, owner: Owner, stream: int, first: int, ended: int | None) -> Row:
@@ -59,23 +65,31 @@ def rebuild(path: Path) -> int:
     """
     blobs = Blobs(path.parent)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, "sqlite")
         connection.execute("BEGIN IMMEDIATE")  # and closing without COMMIT rolls back
         floors = connection.execute("SELECT floor, stream FROM sessions").fetchall()
-        for table in ("sessions", "runs", "request_keys"):
+        cursors = connection.execute("SELECT channel, cursor FROM cursors").fetchall()
+        for table in ("sessions", "runs", "request_keys", "taken", "outbox"):
             connection.execute(f"DELETE FROM {table}")
         events = connection.execute(
             "SELECT stream, seq, owner, at, version, data, blob FROM events ORDER BY stream, seq"
         )
         named: list[Row] = []
+        chatted: list[_Chatted] = []
         count = 0
         for stream, rows in groupby(events, itemgetter(0)):
-            session, runs, asked = _fold(stream, rows, blobs)
+            session, runs, asked, chat = _fold(stream, rows, blobs)
             _insert(connection, "sessions", session)
             _insert(connection, "runs", runs)
             named += asked
+            chatted += chat
             count += len(runs)
         named.sort(key=itemgetter(-1))  # of a name that was used twice the later one counts
         _insert(connection, "request_keys", named)
+        chatted.sort(key=itemgetter(0))
+        for _, changes in chatted:
+            chats.apply(connection, changes)
+        _insert(connection, "cursors", cursors)
         connection.executemany("UPDATE sessions SET floor = ? WHERE stream = ?", floors)
         connection.execute("COMMIT")
     return count
@@ -83,11 +97,13 @@ def rebuild(path: Path) -> int:
 
 def _fold(
     stream: int, events: Iterable[Row], blobs: Blobs
-) -> tuple[list[Row], list[Row], list[Row]]:
-    """What one stream's events amount to: its session, its runs, its requests."""
+) -> tuple[list[Row], list[Row], list[Row], list[_Chatted]]:
+    """What one stream's events amount to: its session, runs, requests, and changes of chats."""
     sessions: list[Row] = []
     runs: dict[RunId, Row] = {}
     named: list[Row] = []
+    chatted: list[_Chatted] = []
+    latest = 0.0
     first: dict[RunId, int] = {}
     session = Session(SessionKey(Owner(""), SessionId("")))
     for _, seq, owner, at, version, data, blob in events:
@@ -97,6 +113,10 @@ def _fold(
             sessions.append(session_row(fact, owner, stream, at))
         elif isinstance(fact, InputAdmitted) and fact.idempotency is not None:
             named.append(key_row(fact.idempotency, owner, fact.run_id, at))
+        latest = max(latest, at)
+        if type(fact) in chats.CHANGING:
+            changes = list(chats.changes(Record(stream, seq, at, fact), owner))
+            chatted += [(latest, changes)] if changes else []
         if (run_id := run_of(fact)) is None:
             continue
         first.setdefault(run_id, seq)
@@ -104,7 +124,7 @@ def _fold(
             runs[run_id] = run_row(run, owner, stream, first[run_id], None)
         elif (run := session.ended) is not None and run.id == run_id:
             runs[run_id] = run_row(run, owner, stream, first[run_id], seq)
-    return sessions, list(runs.values()), named
+    return sessions, list(runs.values()), named, chatted
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: list[Row]) -> None:

@@ -12,13 +12,15 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from holdfast.core.delivery import Delivery, DeliveryQueued
+from holdfast.core.delivery import Status as Sending
 from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record, ToolProgress
 from holdfast.core.run import Status
-from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey, kind
+from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, SessionKey, kind
 from holdfast.journal import codec
 from holdfast.journal.batch import delta
 from holdfast.journal.blobs import Blobs
-from holdfast.journal.journal import Replayed, RunFilter, RunRow, StreamRow
+from holdfast.journal.journal import Outbound, Replayed, RunFilter, RunRow, StreamRow
 
 READERS = 4
 
@@ -56,11 +58,23 @@ SELECT seq, at, kind, version, data, blob, run_id, NULL FROM events
 WHERE stream = ? AND (kind IN ({kinds}) OR run_id IN (SELECT value FROM json_each(?)))
 ORDER BY seq
 """
+_WITH_CHILDREN = """
+SELECT s.owner, s.session_id FROM sessions s JOIN (
+    SELECT stream FROM events WHERE kind IN ('child.begun', 'child.ended')
+    GROUP BY stream HAVING sum(kind = 'child.begun') > sum(kind = 'child.ended')
+) USING (stream)
+"""
 _REPLAY = """
 SELECT k.run_id, s.session_id, k.fingerprint
 FROM request_keys k JOIN runs r USING (run_id) JOIN sessions s USING (stream)
 WHERE k.owner = ? AND k.route = ? AND k.key = ?
 """
+_OUTBOX = """
+SELECT o.delivery_id, o.queued_at, o.status, o.attempts, o.repeated, o.due_at, o.external_id,
+       o.reason, o.updated_at, s.owner, s.session_id, e.version, e.data, e.blob
+FROM outbox o JOIN sessions s USING (stream) JOIN events e USING (stream, seq)
+"""
+_UNDELIVERED = tuple(status for status in Sending if not status.final)
 
 
 class SqliteReader:
@@ -74,7 +88,10 @@ class SqliteReader:
     async def head(self, key: SessionKey) -> StreamRow | None:
         """The session's stream as it is on disk, if it exists."""
         row = await self._one(_HEAD, (key.owner, key.session_id))
-        return None if row is None else StreamRow(key, *row)
+        if row is None:
+            return None
+        stream, head, last_at = row
+        return StreamRow(key, stream, head, codec.time_of(last_at))
 
     async def facts(
         self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
@@ -134,10 +151,43 @@ class SqliteReader:
         rows = await self._all(f"{_RUNS} WHERE r.ended_seq IS NULL ORDER BY r.run_id", ())
         return [_run_row(row) for row in rows]
 
+    async def with_children(self) -> list[SessionKey]:
+        """The sessions that have begun children and not been told of their end."""
+        rows = await self._all(_WITH_CHILDREN, ())
+        return [SessionKey(Owner(owner), SessionId(session_id)) for owner, session_id in rows]
+
     async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:
         """The request accepted before under this route and key, within its retention."""
         row = await self._one(_REPLAY, (owner, route, key))
         return None if row is None else Replayed(*row)
+
+    async def cursor(self, channel: str) -> str:
+        """Where the channel's stream stood when the last of its updates was taken; or empty."""
+        row = await self._one("SELECT cursor FROM cursors WHERE channel = ?", (channel,))
+        return "" if row is None else str(row[0])
+
+    async def seen(self, channel: str, external_id: str) -> bool:
+        """Whether this update of the channel was taken before, within its retention."""
+        sql = "SELECT 1 FROM taken WHERE channel = ? AND external_id = ?"
+        return await self._one(sql, (channel, external_id)) is not None
+
+    async def undelivered(self) -> list[Outbound]:
+        """Every message that is neither sent nor given up, in the order they were queued."""
+        where = f"WHERE o.status IN ({_marks(_UNDELIVERED)}) ORDER BY o.number"
+        return await self._outbox(where, _UNDELIVERED)
+
+    async def deliveries(self, status: frozenset[Sending], limit: int) -> list[Outbound]:
+        """Messages that are in one of these states, newest first."""
+        wanted = sorted(status)
+        some = f"SELECT number FROM outbox WHERE status IN ({_marks(wanted)})"
+        some += f" ORDER BY number DESC LIMIT {limit:d}"  # before the messages themselves are read
+        where = f"WHERE o.number IN ({some}) ORDER BY o.number DESC"
+        return await self._outbox(where, wanted)
+
+    async def delivery(self, delivery_id: DeliveryId) -> Outbound | None:
+        """One message, within its retention."""
+        found = await self._outbox("WHERE o.delivery_id = ?", (delivery_id,))
+        return found[0] if found else None
 
     def close_readers(self) -> None:
         """Let go of the file."""
@@ -158,13 +208,28 @@ class SqliteReader:
 
         return await self._read(read)
 
+    async def _outbox(self, where: str, parameters: Parameters) -> list[Outbound]:
+        def read(connection: sqlite3.Connection) -> list[Outbound]:
+            return [self._outbound(row) for row in connection.execute(_OUTBOX + where, parameters)]
+
+        return await self._read(read)
+
+    def _outbound(self, row: tuple[Any, ...]) -> Outbound:
+        id_, queued, status, attempts, repeated, due, external, reason, updated = row[:9]
+        owner, session_id, version, data, blob = row[9:]
+        fact = codec.decode(data if blob is None else self._blobs.get(blob), version)
+        assert isinstance(fact, DeliveryQueued)
+        state = Sending(status)
+        now = Delivery(id_, queued, state, attempts, bool(repeated), due, external, reason)
+        return Outbound(fact, now, SessionKey(owner, session_id), updated)
+
     def _record(self, stream: int, row: tuple[Any, ...]) -> Record:
         seq, at, name, version, data, blob, run_id, call_id = row
         if (which := _DELTA_TYPES.get(name)) is not None:
-            return Record(stream, seq, at, delta(which, run_id, version, call_id, data))
+            return Record(stream, seq, codec.time_of(at), delta(which, run_id, version, call_id, data))
         if blob is not None:
             data = self._blobs.get(blob)
-        return Record(stream, seq, at, codec.decode(data, version))
+        return Record(stream, seq, codec.time_of(at), codec.decode(data, version))
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         def work() -> T:

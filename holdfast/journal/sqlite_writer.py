@@ -20,12 +20,12 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from holdfast.core.events import MessageDelta, ReasoningDelta, ToolProgress
+from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress
 from holdfast.core.inbox import InputAdmitted
 from holdfast.core.session import SessionOpened
 from holdfast.core.types import RunId, kind
 from holdfast.errors import JournalUnavailable
-from holdfast.journal import codec
+from holdfast.journal import chats, codec
 from holdfast.journal.batch import Batch, call_of
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.migrate import migrate
@@ -140,7 +140,9 @@ class SqliteWriter:
         deltas: list[Row] = []
         sessions: list[Row] = []
         named: list[Row] = []
-        for (stream, seq, at, fact), data in zip(batch.records, batch.data, strict=True):
+        chatted: list[Record] = []
+        for record, data in zip(batch.records, batch.data, strict=True):
+            stream, seq, at, fact = record
             key = batch.keys[stream]
             owner, name = key.owner, kind(fact)
             if isinstance(fact, _DELTAS):
@@ -156,11 +158,15 @@ class SqliteWriter:
                 sessions.append(session_row(fact, owner, stream, at))
             elif type(fact) is InputAdmitted and (asked := fact.idempotency) is not None:
                 named.append(key_row(asked, owner, fact.run_id, at))
+            if type(fact) in chats.CHANGING:
+                chatted.append(record)
         self._insert_rows("INSERT INTO sessions", sessions)
         self._insert_rows("INSERT INTO events", events)
         self._insert_rows("INSERT INTO deltas", deltas)
         self._insert_rows("INSERT OR REPLACE INTO request_keys", named)
         self._insert_rows("INSERT INTO runs", list(batch.runs.values()), _UPDATE_RUN)
+        for record in chatted:
+            chats.apply(self._connection, chats.changes(record, batch.keys[record.stream].owner))
 
     def _insert_rows(self, verb: str, rows: list[Row], suffix: str = "") -> None:
         """Many rows a statement: each statement makes the loop and this thread trade the GIL."""
@@ -266,5 +272,6 @@ def prune(connection: sqlite3.Connection, deltas_before: float, keys_before: flo
         "UPDATE runs SET pruned = 1 WHERE run_id = ?", [(row[0],) for row in ended]
     )
     connection.execute("DELETE FROM request_keys WHERE at < ?", (keys_before,))
+    chats.prune(connection, keys_before)
     connection.execute("COMMIT")
     return len(ended)

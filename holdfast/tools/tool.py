@@ -41,6 +41,15 @@ class Background(Value):
     detach: bool
 
 
+class Delegated(Value):
+    """A task for a run of its own."""
+
+    child: RunId
+    task: str
+    name: str
+    note: str = ""  # what its result has to say beside
+
+
 class Done(Value):
     """It worked. `text` goes to the model; `kept` is what undo needs."""
 
@@ -49,6 +58,7 @@ class Done(Value):
     cwd: str = ""  # where the session's next command starts; empty: where it did
     background: Background | None = None
     summary: str = ""  # a word for people: how it ended, if that is not plain
+    delegated: Delegated | None = None  # a task that nobody waits for
 
 
 class Unknown(Value):
@@ -73,6 +83,9 @@ class Park(Value):
     """It waits for somebody's fact; no task is held meanwhile."""
 
     reason: str
+    question: str = ""  # to the user, whose next words end it
+    options: tuple[str, ...] = ()
+    delegated: Delegated | None = None  # a task whose end ends it
 
 
 Outcome = Done | Failed | Unknown | Denied | Park
@@ -135,6 +148,8 @@ class Context(Value):
     execution: str  # the hash of what was judged; empty: nothing was, yet
     progress: Callable[[str], None]  # tell people what it says on its way; clean text only
     may_reach: Callable[[str], Awaitable[bool]]  # ask somebody about one more host, and wait
+    depth: int = 0  # how many runs its run works for, one for the other
+    children: int = 0  # tasks of its run that are not done
 
 
 class Hands(Protocol):

@@ -18,7 +18,15 @@ from telegram import (
     Update,
 )
 from telegram.constants import ChatAction, ParseMode
-from telegram.error import BadRequest, Conflict, Forbidden, InvalidToken, NetworkError, RetryAfter
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    Forbidden,
+    InvalidToken,
+    NetworkError,
+    RetryAfter,
+)
 from telegram.ext import (
     Application,
     ApplicationBuilder,
@@ -29,7 +37,8 @@ from telegram.ext import (
     filters,
 )
 
-from tests.fakes.telegram import Fail, Hold, Refusal, Reset, Telegram, TooMany, parse_html, serve
+from tests.fakes.telegram import Call, Fail, Fault, Hold, Reset, Taken, Telegram, TooMany, serve
+from tests.fakes.telegram_markup import Refusal, parse_html
 
 ADA, BOB = 4711, 4712
 BUTTONS = InlineKeyboardMarkup(
@@ -243,19 +252,108 @@ async def test_a_webhook_gets_each_update_with_the_secret_until_it_is_taken(
     try:
         async with library(telegram) as bot:
             url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
-            await bot.set_webhook(url, secret_token="s3cret", allowed_updates=["message"])
+            await bot.set_webhook(
+                url, secret_token="s3cret", allowed_updates=["message"], max_connections=1
+            )
             telegram.say(chat, "after")
             await telegram.until(lambda: not telegram.pending)
             with pytest.raises(Conflict, match="while webhook is active"):
                 await bot.get_updates()
-            assert (await bot.get_webhook_info()).url == url
+            info = await bot.get_webhook_info()
+            assert (info.url, info.max_connections, info.pending_update_count) == (url, 1, 0)
+            assert info.allowed_updates == ("message",)
+            assert "500" in (info.last_error_message or "")
             await bot.delete_webhook()
+            assert (await bot.get_webhook_info()).url == ""
             telegram.say(chat, "polled")
             assert len(await bot.get_updates()) == 1
     finally:
         await runner.cleanup()
     assert got == [("s3cret", "before"), ("s3cret", "before"), ("s3cret", "after")]
     assert telegram.pushes == [500, 200, 200]
+
+
+async def test_a_webhook_that_is_none_is_refused(telegram: Telegram) -> None:
+    async with library(telegram) as bot:
+        with pytest.raises(BadRequest, match="(?i)an https url must be provided"):
+            await bot.set_webhook("nowhere")
+        with pytest.raises(BadRequest, match="(?i)unallowed characters"):
+            await bot.set_webhook("http://127.0.0.1:9/", secret_token="no spaces")
+        assert (await bot.get_webhook_info()).url == ""
+
+
+async def test_what_waits_outlives_a_change_of_the_way(telegram: Telegram) -> None:
+    telegram.say(telegram.private(ADA), "kept")
+    async with library(telegram) as bot:
+        await bot.set_webhook("http://127.0.0.1:9/")
+        await telegram.until(lambda: telegram.pushes)
+        assert (await bot.get_webhook_info()).last_error_message == "Connection refused"
+        await bot.delete_webhook()
+        assert [u.message and u.message.text for u in await bot.get_updates()] == ["kept"]
+        await bot.delete_webhook(drop_pending_updates=True)
+        assert await bot.get_updates() == ()
+
+
+async def test_a_lost_offset_brings_back_what_was_confirmed(telegram: Telegram) -> None:
+    chat = telegram.private(ADA)
+    for text in ("one", "two"):
+        telegram.say(chat, text)
+    async with library(telegram) as bot:
+        first = await bot.get_updates()
+        after = first[-1].update_id + 1
+        assert await bot.get_updates(offset=after) == ()
+        telegram.forget_offset()
+        again = await bot.get_updates(offset=after)
+        assert [u.update_id for u in again] == [u.update_id for u in first]
+        assert await bot.get_updates(offset=after) == ()
+
+
+async def test_a_group_becomes_another_chat(telegram: Telegram) -> None:
+    old = telegram.group("Crew", kind="group")
+    new = telegram.upgrade(old)
+    async with library(telegram) as bot:
+        with pytest.raises(ChatMigrated) as moved:
+            await bot.send_message(old.id, "hi")
+        assert moved.value.new_chat_id == new.id
+        await bot.send_message(new.id, "hi")
+    assert [message["text"] for message in telegram.sent(new)] == ["hi"]
+
+
+async def test_what_took_effect_is_written_down_in_order(telegram: Telegram) -> None:
+    chat = telegram.group("Crew")
+    topic = telegram.topic(chat, "Deploys")
+    telegram.then("sendMessage", Fail(502), Reset(after=True))
+    async with library(telegram) as bot:
+        for text in ("lost before", "lost after"):
+            with pytest.raises(NetworkError):
+                await bot.send_message(chat.id, text)
+        sent = await bot.send_message(chat.id, "half", message_thread_id=topic)
+        await bot.edit_message_text("all", chat.id, sent.message_id)
+        telegram.delete(chat, sent.message_id)
+        with pytest.raises(BadRequest, match="Message to edit not found"):
+            await bot.edit_message_text("more", chat.id, sent.message_id)
+    assert telegram.accepted == [
+        Taken(chat.id, 0, sent.message_id - 1, "lost after", edit=False),
+        Taken(chat.id, topic, sent.message_id, "half", edit=False),
+        Taken(chat.id, topic, sent.message_id, "all", edit=True),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Deprecated since version v22.2")
+async def test_the_weather_is_made_for_each_call(telegram: Telegram) -> None:
+    chat = telegram.private(ADA)
+
+    def weather(call: Call) -> Fault | None:
+        return TooMany(1) if call.params.get("text") == "now" else None
+
+    telegram.weather = weather
+    telegram.delay_s = 0.01
+    async with library(telegram) as bot:
+        for _ in range(2):
+            with pytest.raises(RetryAfter):
+                await bot.send_message(chat.id, "now")
+        await bot.send_message(chat.id, "later")
+    assert [taken.text for taken in telegram.accepted] == ["later"]
 
 
 async def test_refusals_are_those_a_real_library_knows(telegram: Telegram) -> None:

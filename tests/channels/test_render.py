@@ -1,15 +1,16 @@
-"""Rendering: what a model wrote arrives whole, in parts that Telegram takes, and nothing else does."""
+"""Rendering: what a model wrote arrives whole, as Telegram takes it, and nothing else does."""
 
 import html
 import re
 from collections import Counter
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.channels.render import Part, defang, hosts, telegram, utf16_length
-from tests.fakes.telegram import parse_html
+from holdfast.channels.addresses import defang, hosts
+from holdfast.channels.render import Part, telegram, utf16_length
+from tests.fakes.telegram_markup import parse_html
 
 NAMED = frozenset({"example.org"})
 
@@ -23,16 +24,16 @@ PIECES = st.sampled_from(
      "word", "Zoë", "😀", "漢字", "e\u0301", "\u200d", "\u202e", "\x00", "\ud800", "a" * 30, "\t", "\r\n"]
 )  # fmt: skip
 TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=8)), max_size=60).map("".join)
-LIMITS = st.integers(24, 120) | st.just(4096)
 
 
-def render(text: str, limit: int = 4096) -> tuple[Part, ...]:
-    return telegram(text, named_hosts=NAMED, max_length=limit)
+def render(text: str) -> Part | None:
+    return telegram(text, named_hosts=NAMED)
 
 
-def one(text: str) -> str:
-    [part] = render(text)
-    return part.html
+def shown(text: str) -> Part:
+    part = render(text)
+    assert part is not None
+    return part
 
 
 def squeezed(text: str) -> str:
@@ -40,22 +41,29 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-@given(TEXTS, LIMITS)
+@given(TEXTS)
 @settings(max_examples=400, deadline=None)
-@example("**" + "a" * 40 + "**", 24)
-@example("```py\n" + "x = 1\n" * 20 + "```", 24)
-@example("[" + "a" * 40 + "](https://example.org/)", 24)
-def test_any_text_gives_parts_that_telegram_takes(text: str, limit: int) -> None:
-    for part in render(text, limit):
-        shown, entities = parse_html(part.html)
-        assert shown.strip()
-        assert utf16_length(shown) <= limit
-        assert utf16_length(part.text) <= limit
-        part.html.encode()
-        code = [e for e in entities if e["type"] in ("code", "pre")]
-        for inner in code:
-            around = {e["type"] for e in entities if _overlap(e, inner)} - {"code", "pre"}
-            assert around <= {"blockquote"}
+def test_any_text_gives_what_telegram_takes(text: str) -> None:
+    part = render(text)
+    if part is None:
+        return
+    seen, entities = parse_html(part.html)
+    assert seen.strip()
+    assert utf16_length(seen) <= utf16_length(part.text)
+    part.html.encode()
+    code = [e for e in entities if e["type"] in ("code", "pre")]
+    for inner in code:
+        around = {e["type"] for e in entities if _overlap(e, inner)} - {"code", "pre"}
+        assert around <= {"blockquote"}
+
+
+@given(TEXTS)
+@settings(max_examples=300, deadline=None)
+def test_it_is_never_longer_than_where_no_host_is_named(text: str) -> None:
+    """So a text can be cut before it is known who named what."""
+    part, longest = render(text), telegram(text, named_hosts=())
+    assert (part is None) == (longest is None)
+    assert part is None or longest is None or len(part.text) <= len(longest.text)
 
 
 def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
@@ -65,23 +73,12 @@ def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
     )
 
 
-@given(TEXTS, LIMITS)
-@settings(max_examples=400, deadline=None)
-def test_the_parts_together_are_the_whole(text: str, limit: int) -> None:
-    """Cut small or not at all: the same content, with markup and without."""
-    whole = render(text, 1 << 30)
-    parts = render(text, limit)
-    if not re.search(r"\]\(\S{3,}\)", text):  # a link too long for its message is told, not linked
-        shown = "".join(parse_html(part.html)[0] for part in parts)
-        assert squeezed(shown) == squeezed("".join(parse_html(p.html)[0] for p in whole))
-    assert squeezed("".join(p.text for p in parts)) == squeezed("".join(p.text for p in whole))
-
-
 @given(TEXTS)
 @settings(max_examples=400, deadline=None)
 def test_no_word_of_the_input_is_lost(text: str) -> None:
     """It arrives as text, as a link's target or as a language."""
-    readable = "".join(_readable(part.html) for part in render(text))
+    part = render(text)
+    readable = _readable(part.html) if part else ""
     assert [word for word in re.findall(r"[^\W_]+", text) if word not in readable] == []
     lost = Counter(filter(str.isalnum, text)) - Counter(readable)
     assert "](" in text or not lost  # neighbours with one target become one link
@@ -98,11 +95,9 @@ def _readable(markup: str) -> str:
 def test_what_is_not_markdown_is_text_whatever_it_looks_like(text: str) -> None:
     text = re.sub(r"[\x00-\x1f\x7f\u2028-\u202e]", " ", text)
     text = re.sub(r"[.:]", " ", text)  # addresses have their own tests
-    for part in render(text):
-        shown, entities = parse_html(part.html)
-        assert entities == []
-        assert shown == part.text
-    assert squeezed("".join(p.text for p in render(text))) in ("", squeezed(text))
+    if part := render(text):
+        assert parse_html(part.html) == (part.text, [])
+        assert squeezed(part.text) == squeezed(text)
 
 
 @pytest.mark.parametrize(
@@ -149,56 +144,27 @@ def test_what_is_not_markdown_is_text_whatever_it_looks_like(text: str) -> None:
     ],
 )  # fmt: skip
 def test_markdown_looks_as_it_is_meant(markdown: str, rendered: str) -> None:
-    assert one(markdown) == rendered
+    assert shown(markdown).html == rendered
 
 
 def test_the_fallback_says_where_links_lead() -> None:
-    [part] = render("**see** [the docs](https://example.org/d) or `x`")
+    part = shown("**see** [the docs](https://example.org/d) or `x`")
     assert part.text == "see the docs (https://example.org/d) or x"
 
 
 @pytest.mark.parametrize("blank", ["", " \n\n ", "```\n\n```", "\x00", "\u200b", ">"])
 def test_nothing_to_see_is_nothing_to_send(blank: str) -> None:
-    assert render(blank) == ()
+    assert render(blank) is None
 
 
-def test_parts_end_where_it_hurts_least() -> None:
-    text = "First paragraph here.\n\nSecond one is a bit longer.\n\nThird."
-    assert [p.text for p in render(text, 52)] == [
-        "First paragraph here.\n\nSecond one is a bit longer.",
-        "Third.",
-    ]
-    assert [p.text for p in render("one two three four", 9)] == ["one two", "three", "four"]
-    assert [p.text for p in render("abcdefghij", 4)] == ["abcd", "efgh", "ij"]
+def test_markup_that_outgrows_its_text_is_left_out() -> None:
+    part = shown("***~~a~~*** " * 2000)
+    assert part.html == part.text == ("a " * 2000).strip()
+    assert "<b>" in shown("***~~a~~*** " * 100).html
 
 
-def test_length_is_counted_as_telegram_counts() -> None:
-    assert [p.text for p in render("😀" * 5, 4)] == ["😀😀", "😀😀", "😀"]
-    assert len(render("x" * 4096)) == 1
-    assert len(render("<" * 4096)) == 1
-    assert len(render("😀" * 2049)) == 2
-
-
-def test_a_code_block_that_fits_into_a_message_is_not_cut() -> None:
-    code = "\n".join(f"    line {n}" for n in range(8))
-    parts = render(f"Some words before it.\n```py\n{code}\n```\nand after", 100)
-    [block] = [p for p in parts if "<pre>" in p.html]
-    assert block.html.startswith(f'<pre><code class="language-py">{code}</code></pre>')
-
-
-def test_a_longer_one_is_cut_between_lines_and_stays_code() -> None:
-    lines = [f"    step({n})" for n in range(40)]
-    parts = render("```py\n" + "\n".join(lines) + "\n```", 100)
-    assert all(
-        re.fullmatch(r'<pre><code class="language-py">[^<]*</code></pre>', p.html) for p in parts
-    )
-    assert "\n".join(p.text for p in parts).split("\n") == lines
-
-
-def test_emphasis_and_quotes_go_on_in_the_next_part() -> None:
-    first, second = render("> **one two three four five**", 15)
-    assert first.html == "<blockquote><b>one two three</b></blockquote>"
-    assert second.html == "<blockquote><b>four five</b></blockquote>"
+def test_indented_code_keeps_its_indent_and_nothing_blank_comes_first() -> None:
+    assert shown("\n \n```\n\n    x\n```").html == "<pre>    x</pre>"
 
 
 @pytest.mark.parametrize(
@@ -237,10 +203,10 @@ def test_addresses_of_hosts_nobody_named_are_defanged(text: str, defanged: str |
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_no_foreign_address_is_live_in_any_message(text: str) -> None:
-    for part in render(text):
-        shown, entities = parse_html(part.html)
+    if part := render(text):
+        seen, entities = parse_html(part.html)
         assert all(e["url"].startswith("https://example.org/") for e in entities if "url" in e)
-        raw = shown.encode("utf-16-le")
+        raw = seen.encode("utf-16-le")
         for entity in entities:  # nothing is opened in code
             if entity["type"] in ("code", "pre"):
                 start, end = 2 * entity["offset"], 2 * (entity["offset"] + entity["length"])
@@ -254,14 +220,14 @@ def test_no_foreign_address_is_live_in_any_message(text: str) -> None:
 
 def test_markup_cannot_hide_an_address() -> None:
     text = r"evil.c**om**/x https://ev*il*.example/y evil\.com/z [https://example.org](https://evil.example)"
-    [part] = render(text)
+    part = shown(text)
     assert "evil.com" not in part.text
     assert "evil.example" not in part.html
     assert "<a " not in part.html
 
 
 def test_code_is_shown_as_it_is_but_defanged_where_it_is_not_code() -> None:
-    [part] = render("`curl https://evil.example/x`")
+    part = shown("`curl https://evil.example/x`")
     assert part.html == "<code>curl https://evil.example/x</code>"
     assert part.text == "curl https[:]//evil[.]example/x"
 

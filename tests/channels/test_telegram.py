@@ -1,5 +1,6 @@
 """Telegram, against a server that a real Telegram library believes."""
 
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -7,17 +8,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from holdfast.channels.channel import Accepted, Doubtful, Incoming, Later, Refused, Sent
-from holdfast.channels.telegram import REPEATED, Settings, Telegram
+from holdfast.channels.channel import (
+    Accepted,
+    Doubtful,
+    Hears,
+    Hook,
+    HookAnswer,
+    Incoming,
+    Later,
+    Refused,
+)
+from holdfast.channels.telegram import CHANNEL, REPEATED, Settings, Telegram
 from holdfast.core.address import Address, ChatType
 from holdfast.errors import Misconfigured
 from tests.channels.conformance import (
     BUTTONS,
-    PATIENCE_S,
     Check,
     Listener,
     Shown,
@@ -27,6 +37,7 @@ from tests.channels.conformance import (
     listening,
     out,
 )
+from tests.channels.hooks import Hooks, serve_hooks
 from tests.fakes import telegram as fake
 from tests.fakes.clock import ManualClock
 from tests.fakes.telegram import Fail, Hold, Reset, TooMany
@@ -43,8 +54,11 @@ PREVIEW_OFF = {"is_disabled": True}
 class Bot:
     """A driver of the conformance suite: one chat with Ada; Bob has blocked the bot."""
 
-    def __init__(self, server: fake.Telegram, stack: AsyncExitStack, kind: str) -> None:
+    def __init__(
+        self, server: fake.Telegram, stack: AsyncExitStack, kind: str, hooks: Hooks | None
+    ) -> None:
         self.server = server
+        self.hooks = hooks  # none: it polls
         self.secrets: tuple[str, ...] = (server.token, server.token.partition(":")[2])
         self.clock = ManualClock()
         self.naps: list[float] = []  # how long a channel meant to sleep, each time
@@ -59,15 +73,22 @@ class Bot:
         self.closed = replace(self.chat, chat_type=ChatType.DIRECT, chat=str(BOB), user=str(BOB))
         self._stack = stack
         self._said: dict[str, dict[str, Any]] = {}
+        self._disturbed = False
 
-    def open(self, **settings: Any) -> Telegram:
-        given: dict[str, Any] = {"token": lambda: self.server.token} | settings
-        given.setdefault("base_url", self.server.address)
-        channel = Telegram(Settings(**given), self._sleep)
+    def open(self, token: str = "", **settings: Any) -> Telegram:
+        if self.hooks is not None:
+            settings.setdefault("webhook_url", f"{self.hooks.url}/telegram")
+        settings.setdefault("base_url", self.server.address)
+        channel = Telegram(Settings(**settings), token or self.server.token, self)
+        if self.hooks is not None:
+            self.hooks.channel = channel
         self._stack.push_async_callback(channel.aclose)
         return channel
 
-    async def _sleep(self, seconds: float) -> None:
+    def now(self) -> float:
+        return self.clock.now()
+
+    async def sleep(self, seconds: float) -> None:
         self.naps.append(seconds)
         await self.clock.sleep(seconds)
 
@@ -99,7 +120,20 @@ class Bot:
         self.server.then("sendMessage", FAULTS[trouble])
 
     def disturb(self, trouble: Trouble) -> None:
-        self.server.then("getUpdates", FAULTS[trouble])
+        self.server.then("setWebhook" if self.hooks else "getUpdates", FAULTS[trouble])
+        self._disturbed = True
+
+    async def wait_out(self) -> None:
+        if self.hooks is None or self._disturbed:  # else it is Telegram that tries again
+            await self.clock.due_within(60)
+            self.clock.advance(60)
+
+    async def crash(self) -> None:
+        if self.hooks is not None:
+            self.hooks.crash()
+
+    def redeliver(self) -> None:
+        self.server.forget_offset(1)
 
 
 def _shown(message: dict[str, Any]) -> Shown:
@@ -112,18 +146,27 @@ def _shown(message: dict[str, Any]) -> Shown:
         thread=thread,
         reply_to="" if replied == thread else replied,
         buttons=tuple(button["callback_data"] for row in rows for button in row),
+        preview=message.get("link_preview_options") != PREVIEW_OFF,
     )
 
 
 @asynccontextmanager
-async def opened(kind: str) -> AsyncIterator[Bot]:
+async def opened(kind: str, *, hooked: bool = False) -> AsyncIterator[Bot]:
     async with fake.serve() as server, AsyncExitStack() as stack:
-        yield Bot(server, stack, kind)
+        hooks = await stack.enter_async_context(serve_hooks()) if hooked else None
+        yield Bot(server, stack, kind, hooks)
 
 
 @pytest.fixture
 async def bot() -> AsyncIterator[Bot]:
     async with opened("supergroup") as driver:
+        yield driver
+
+
+@pytest.fixture
+async def called() -> AsyncIterator[Bot]:
+    """One whose updates come to a webhook."""
+    async with opened("supergroup", hooked=True) as driver:
         yield driver
 
 
@@ -136,10 +179,16 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
 
 
 @pytest.mark.promise("LATE-09")
-@pytest.mark.parametrize("kind", ["private", "supergroup"])
+@pytest.mark.parametrize(
+    ("kind", "hooked"),
+    [("private", False), ("supergroup", False), ("supergroup", True)],
+    ids=["private", "supergroup", "webhook"],
+)
 @pytest.mark.parametrize("check", checks(Telegram.capabilities), ids=lambda check: check.__name__)
-async def test_conformance(check: Check, kind: str, log: pytest.LogCaptureFixture) -> None:
-    async with opened(kind) as driver:
+async def test_conformance(
+    check: Check, kind: str, hooked: bool, log: pytest.LogCaptureFixture
+) -> None:
+    async with opened(kind, hooked=hooked) as driver:
         await check(driver)
 
 
@@ -218,12 +267,14 @@ async def test_what_is_not_text_is_told_and_what_says_nothing_is_passed_over(bot
     arrives(bot, **{"from": ada}, new_chat_title="Lab")
     arrives(bot, **{"from": ada}, voice={"duration": 3})
     arrives(bot, **{"from": ada}, photo=[{}], caption="what is this?")
+    arrives(bot, **{"from": ada}, document={"file_id": "x", "file_name": "a\n b.pdf"})
     async with listening(bot.open()) as listener:
-        taken = await listener.heard(2)
+        taken = await listener.heard(3)
         await bot.server.until(lambda: not bot.server.pending)
     assert [incoming.text for incoming in taken] == [
-        "[voice: cannot be read here]",
-        "[photo: cannot be read here]\nwhat is this?",
+        "[voice]",
+        "[photo]\nwhat is this?",
+        "[document: a b.pdf]",
     ]
     assert {incoming.name for incoming in taken} == {"Ada L"}
 
@@ -290,7 +341,7 @@ async def test_a_token_that_is_refused_is_for_the_operator(
 
 
 async def test_what_is_sent_with_a_token_that_is_refused_waits_for_the_operator(bot: Bot) -> None:
-    sent = await bot.open(token=lambda: "1:wrong-secret").deliver(out(bot))
+    sent = await bot.open(token="1:wrong-secret").deliver(out(bot))
     assert isinstance(sent, Later) and sent.after_s >= 60
     assert "TELEGRAM_BOT_TOKEN" in sent.reason and "wrong-secret" not in sent.reason
 
@@ -298,13 +349,30 @@ async def test_what_is_sent_with_a_token_that_is_refused_waits_for_the_operator(
 @pytest.mark.parametrize("token", ["", "hunter2", "12:34/../..", "12:AAF\nX"])
 def test_a_token_that_is_none_is_not_even_tried(token: str) -> None:
     with pytest.raises(Misconfigured) as caught:
-        Telegram(Settings(token=lambda: token), ManualClock().sleep)
+        Telegram(Settings(), token, ManualClock())
     assert not token or token not in f"{caught.value!r} {caught.value.hint}"
 
 
-def test_printing_what_it_is_made_of_shows_no_token() -> None:
-    settings = Settings(token=lambda: "12:AAF")
-    assert "AAF" not in repr(settings) + repr(Telegram(settings, ManualClock().sleep))
+def test_printing_it_shows_no_token() -> None:
+    assert "AAF" not in repr(Telegram(Settings(), "12:AAF", ManualClock()))
+
+
+def test_it_is_made_from_a_table_and_the_environment() -> None:
+    settings = msgspec.convert({"poll_s": 7}, CHANNEL.settings)
+    [token] = CHANNEL.secrets
+    channel = CHANNEL.create(settings, {token: "12:AAF"}.__getitem__, ManualClock())
+    assert channel.name == CHANNEL.name
+    assert isinstance(channel, Hears) and channel.path == ""
+    hooked = msgspec.convert({"webhook_url": "https://a.example/hooks/telegram"}, CHANNEL.settings)
+    assert Telegram(hooked, "12:AAF", ManualClock()).path == "telegram"
+
+
+@pytest.mark.parametrize(
+    "table", [{"pol_s": 1}, {"poll_s": 51}, {"webhook_url": "ftp://x"}, {"base_url": ""}]
+)
+def test_settings_that_are_none_are_refused(table: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(table, CHANNEL.settings)
 
 
 async def test_markup_that_is_refused_is_sent_without(bot: Bot) -> None:
@@ -325,73 +393,110 @@ async def test_no_message_has_a_preview(bot: Bot) -> None:
     assert [call.params["link_preview_options"] for call in calls] == [PREVIEW_OFF] * 3
 
 
-LONG = "\n\n".join(f"{number} " + "x" * 3000 for number in range(3))
+async def test_a_group_that_became_another_is_followed_there(bot: Bot) -> None:
+    old = bot.server.group("Old", kind="group")
+    new = bot.server.upgrade(old)
+    message = replace(out(bot), address=replace(bot.chat, chat=str(old.id)))
+    sent = accepted(await bot.open().deliver(message))
+    assert [str(m["message_id"]) for m in bot.server.sent(new)] == [sent]
+    assert [call.status for call in bot.server.made("sendMessage")] == [400, 200]
 
 
-async def test_of_several_parts_the_first_is_the_reply_and_the_last_has_the_buttons(
-    bot: Bot,
-) -> None:
-    question = bot.say("?")
+async def test_a_group_is_followed_once(bot: Bot) -> None:
+    old = bot.server.group("Old", kind="group")
+    bot.server.upgrade(bot.server.upgrade(old))
+    message = replace(out(bot), address=replace(bot.chat, chat=str(old.id)))
+    assert isinstance(await bot.open().deliver(message), Refused)
+    assert len(bot.server.made("sendMessage")) == 2
+
+
+async def test_what_a_person_deleted_is_not_changed(bot: Bot) -> None:
     channel = bot.open()
-    message = replace(out(bot, LONG), reply_to=question, buttons=BUTTONS)
-    first = accepted(await channel.deliver(message))
-    shown = bot.shown()
-    assert [part.reply_to for part in shown] == [question, "", ""]
-    assert [part.buttons for part in shown] == [(), (), ("yes", "no")]
-    last = accepted(await channel.deliver(replace(message, edit=first)))
-    assert [part.text[:1] for part in bot.shown()] == ["0", "1", "0", "1", "2"]
-    assert [part.message_id for part in bot.shown()][2::2] == [first, last]
+    first = accepted(await channel.deliver(out(bot, "one")))
+    bot.server.delete(bot.room, int(first))
+    assert isinstance(await channel.deliver(replace(out(bot, "two"), edit=first)), Refused)
 
 
-async def deliver_long(bot: Bot, naps: int) -> Sent:
-    """Deliver what has three parts while the clock moves on so many times."""
-    sent: list[Sent] = []
-
-    async def deliver() -> None:
-        sent.append(await bot.open().deliver(out(bot, LONG)))
-
-    with anyio.fail_after(PATIENCE_S):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(deliver)
-            for _ in range(naps):
-                await bot.clock.due_within(3)
-                bot.clock.advance(3)
-    return sent[0]
+async def test_the_piece_that_is_quoted_is_told(bot: Bot) -> None:
+    first = bot.server.say(bot.room, "one and two", ADA)
+    bot.server.say(bot.room, "why?", ADA, reply_to=first["message_id"], quote="and two")
+    async with listening(bot.open()) as listener:
+        assert [incoming.quoted for incoming in await listener.heard(2)] == ["", "and two"]
 
 
-@pytest.mark.promise("LATE-09")
-async def test_a_later_part_waits_out_what_telegram_asks_for_but_not_for_ever(bot: Bot) -> None:
-    bot.server.then("sendMessage", Hold(gate=_open()), TooMany(3))
-    assert isinstance(await deliver_long(bot, naps=1), Accepted)
-    assert [message.text[:1] for message in bot.shown()] == ["0", "1", "2"]
-    bot.server.then("sendMessage", Hold(gate=_open()), *[TooMany(3)] * 4)
-    sent = await deliver_long(bot, naps=3)
-    assert isinstance(sent, Doubtful) and "1 of 3 parts arrived" in sent.reason
+async def test_a_webhook_that_is_in_the_way_is_removed_and_nothing_with_it(bot: Bot) -> None:
+    bot.server.webhook = {"url": "http://127.0.0.1:9/", "secret_token": ""}
+    bot.say("one")
+    async with listening(bot.open()) as listener:
+        assert (await listener.heard(1))[0].text == "one"
+    [removal] = bot.server.made("deleteWebhook")
+    assert "drop_pending_updates" not in removal.params
 
 
-def _open() -> anyio.Event:
-    gate = anyio.Event()
-    gate.set()
-    return gate
+async def test_a_webhook_is_asked_for_with_a_secret_and_in_order(called: Bot) -> None:
+    called.say("before")
+    channel = called.open()
+    async with listening(channel) as listener:
+        assert (await listener.heard(1))[0].cursor == ""
+        assert channel.trouble == ""
+    [wanted] = called.server.made("setWebhook")
+    assert len(wanted.params["secret_token"]) >= 32
+    assert called.server.token.partition(":")[2] not in wanted.params["secret_token"]
+    assert wanted.params["max_connections"] == 1
+    assert wanted.params["allowed_updates"] == ["message", "edited_message", "callback_query"]
+    assert "drop_pending_updates" not in wanted.params
+    assert called.server.made("getUpdates") == []
 
 
-@pytest.mark.promise("LATE-09")
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (Reset(after=True), Doubtful),
-        (Fail(502), Doubtful),
-        (Fail(403, "Forbidden: bot was kicked"), Refused),
-    ],
-)
-async def test_of_a_message_that_arrived_in_part_that_is_said(
-    bot: Bot, fault: fake.Fault, kind: type
+@pytest.mark.parametrize("secret", [None, "", "wrong", "\udcff"])
+async def test_a_call_of_somebody_else_is_refused(called: Bot, secret: str | None) -> None:
+    channel = called.open()
+    headers = {} if secret is None else {"x-telegram-bot-api-secret-token": secret}
+    async with listening(channel) as listener:
+        await called.server.called("setWebhook")
+        answer = await channel.hear(Hook(headers, b'{"update_id": 1}'))
+    assert answer.status == 401 and listener.taken == []
+
+
+async def test_a_call_is_answered_by_what_became_of_it(called: Bot) -> None:
+    channel = called.open()
+
+    async def hear(body: bytes) -> HookAnswer:
+        [wanted, *_] = called.server.made("setWebhook")
+        secret = wanted.params["secret_token"]
+        return await channel.hear(Hook({"x-telegram-bot-api-secret-token": secret}, body))
+
+    async with listening(channel, refuse=1) as listener:
+        await called.server.called("setWebhook")
+        assert (await hear(b"no update")).status == 400
+        arrives(called, **{"from": {"id": ADA, "first_name": "Ada"}}, text="hi")
+        update = json.dumps(called.server.pending.pop()).encode()
+        assert (await hear(update)).status == 503
+        assert "journal is full" in channel.trouble
+        assert (await hear(update)).status == 200
+        assert (channel.trouble, len(listener.taken)) == ("", 1)
+    assert (await hear(update)).status == 503, "nobody takes it any more"
+
+
+async def test_a_webhook_that_cannot_be_reached_is_told_and_set_again(
+    called: Bot, log: pytest.LogCaptureFixture
 ) -> None:
-    bot.server.then("sendMessage", Hold(gate=_open()), fault)
-    sent = await deliver_long(bot, naps=0)
-    assert isinstance(sent, kind) and isinstance(sent, Doubtful | Refused)
-    assert "1 of 3 parts arrived" in sent.reason
-    assert [message.text[:1] for message in bot.shown()][2:] == []
+    assert called.hooks is not None
+    called.hooks.faults.extend([502] * 1000)
+    called.say("one")
+    channel = called.open()
+    async with listening(channel) as listener:
+        await called.server.until(lambda: called.server.pushes)
+        await called.clock.due_within(300)
+        assert channel.trouble == ""
+        called.clock.advance(300)
+        await called.clock.due_within(60)
+        assert "cannot reach the webhook" in channel.trouble
+        called.server.webhook.clear()  # as another one who uses the bot would do
+        called.hooks.faults.clear()
+        called.clock.advance(60)
+        assert (await listener.heard(1))[0].text == "one"
+        assert len(called.server.made("setWebhook")) == 3
 
 
 @pytest.mark.promise("LATE-09")
@@ -421,7 +526,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(bot: Bot) -> None:
 async def test_a_repetition_says_so_before_anything_else(bot: Bot) -> None:
     accepted(await bot.open().deliver(replace(out(bot, "```\ncode\n```"), repeated=True)))
     message = bot.server.sent(bot.room)[0]
-    assert message["text"] == f"{REPEATED.strip('*')}\n\ncode"
+    assert message["text"] == f"{REPEATED.strip().strip('*')}\n\ncode"
     assert [entity["type"] for entity in message["entities"]] == ["italic", "pre"]
 
 
@@ -435,9 +540,8 @@ async def test_a_refusal_is_in_telegrams_words_without_the_token(bot: Bot, threa
     assert sent == Refused("Bad Request: chat not found")
 
 
-async def test_a_change_of_what_is_gone_is_refused(bot: Bot) -> None:
-    for name in ("4242", "no number"):
-        assert isinstance(await bot.open().deliver(replace(out(bot), edit=name)), Refused)
+async def test_a_change_of_what_has_no_number_is_refused(bot: Bot) -> None:
+    assert isinstance(await bot.open().deliver(replace(out(bot), edit="no number")), Refused)
 
 
 async def test_typing_is_shown_in_the_thread(bot: Bot) -> None:

@@ -26,25 +26,30 @@ from holdfast.core.access import (
     PairingConfirmed,
     PairingFailed,
     PairingOffered,
+    Person,
     Policy,
     Rules,
+    Source,
     Status,
     TooOften,
     UserRemoved,
     Verdict,
     confirm,
     evolve,
+    look_up,
     may_answer,
     may_see,
     may_speak,
     may_stop,
     offer,
+    people,
     remove,
     roles_of,
+    welcome,
 )
 from holdfast.core.address import ChatType, Sender
 from holdfast.core.approval import Role
-from holdfast.core.types import OPERATOR, Owner
+from holdfast.core.types import OPERATOR, DeliveryId, Owner
 from holdfast.errors import IllegalTransition
 
 ALL = frozenset(Role)
@@ -332,11 +337,48 @@ def test_whoever_guesses_too_often_is_not_listened_to_for_a_while() -> None:
         assert isinstance(confirm(members, made.code, USER, OPERATOR, 1000.0 + n), PairingConfirmed)
         members = evolve(members, PairingFailed(by=OPERATOR), 1000.0 + n)
     refused = confirm(members, made.code, USER, OPERATOR, 1100.0)
-    assert refused == TooOften("10 wrong codes within an hour. Try again later.", 1000.0 + HOUR_S)
+    assert refused == TooOften("10 wrong codes within an hour.", 1000.0 + HOUR_S)
     assert isinstance(
         confirm(members, made.code, USER, Owner("somebody else"), 1100.0), PairingConfirmed
     )
     assert isinstance(confirm(members, "wrong", USER, OPERATOR, refused.retry_at), PairingFailed)
+
+
+def test_a_code_can_be_looked_up_as_often_as_one_likes_and_a_wrong_one_counts() -> None:
+    made = code_for(policy(), ANN, 1000.0)
+    members = evolve(NOBODY, made.fact, 1000.0)
+    for _ in range(FAILURES + 1):
+        assert look_up(members, made.code, OPERATOR, 1001.0) == made.fact
+    assert look_up(members, "wrong", OPERATOR, 1001.0) == PairingFailed(by=OPERATOR)
+    assert look_up(members, made.code, OPERATOR, 1000.0 + CODE_S) == PairingFailed(by=OPERATOR)
+
+
+def test_whoever_is_let_in_is_told_where_they_asked() -> None:
+    made = offer(policy(), ANN, DIRECT, "Ann", bytes(ENTROPY), 0.0, "the chat")
+    assert isinstance(made, Offer)
+    (told,) = welcome(made.fact, DeliveryId("d"))
+    assert (told.address.platform, told.address.chat_type) == ("telegram", DIRECT)
+    assert (told.address.chat, told.address.user, told.delivery_id) == ("the chat", "", "d")
+    assert "/help" in told.text
+    before = msgspec.json.decode(  # as it was written before it had a chat
+        b'{"kind":"pairing.offered","sender":["telegram","ann"],"name":"","salt":"","digest":"",'
+        b'"expires_at":1.0}',
+        type=PairingOffered,
+    )
+    assert welcome(before, DeliveryId("d")) == ()
+
+
+def test_the_operator_sees_who_is_let_in_by_what_and_who_waits() -> None:
+    members = evolve(paired(ann=USER, bob=USER), code_for(policy(), EVE, 1000.0).fact, 1000.0)
+    known = policy(members, ann=frozenset({Role.ADMIN}))
+    assert people(known, 1001.0) == [
+        Person(ANN, ALL, Source.CONFIGURATION),
+        Person(BOB, USER, Source.PAIRING),
+        Person(EVE, frozenset(), Source.OFFER, "A Name", 1000.0 + CODE_S),
+    ]
+    assert people(known, 1000.0 + CODE_S) == people(known, 1001.0)[:2], "her code has run out"
+    gone = Policy({}, members)
+    assert [p.roles for p in people(gone, 1001.0)] == [frozenset()] * 3, "nobody is served there"
 
 
 def test_what_cannot_be_removed_is_said_with_the_way_to_do_it() -> None:

@@ -1,12 +1,14 @@
 """A message that may have arrived is never sent again without a word about it."""
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
 
 from holdfast.core.delivery import (
+    GIVE_UP_S,
+    LONGEST_RETRY_S,
     Delivery,
     Doubt,
     Event,
@@ -25,6 +27,7 @@ from holdfast.core.delivery import (
     Status,
     Step,
     WaitUntil,
+    defer,
     evolve,
     next_step,
 )
@@ -38,7 +41,7 @@ FACTS: dict[str, Event] = {
     "not now": SendDeferred(delivery_id=ID, reason="busy", due_at=60.0),
     "no answer": SendDoubted(delivery_id=ID, reason="cut"),
     "a person must look": SendHeld(delivery_id=ID, reason="ambiguous"),
-    "a person says send": SendReleased(delivery_id=ID),
+    "a person says send": SendReleased(delivery_id=ID, at=500.0),
     "we give up": SendAbandoned(delivery_id=ID, reason="blocked"),
 }
 ALLOWED = {
@@ -57,19 +60,20 @@ ALLOWED = {
     ("ambiguous", "we give up"): "dead",
     ("held", "a person says send"): "pending",
     ("held", "we give up"): "dead",
+    ("dead", "a person says send"): "pending",
 }
 
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("fact", FACTS)
 def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
-    delivery = Delivery(ID, status)
+    delivery = Delivery(ID, status=status)
     if (status.value, fact) in ALLOWED:
         assert evolve(delivery, FACTS[fact]).status.value == ALLOWED[status.value, fact]
     else:
         with pytest.raises(IllegalTransition, match=f"while delivery out is {status}"):
             evolve(delivery, FACTS[fact])
-        assert delivery == Delivery(ID, status)
+        assert delivery == Delivery(ID, status=status)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -104,21 +108,99 @@ PLATFORMS = {
 def test_what_may_have_arrived_is_marked_held_or_left_to_the_platform(
     status: str, platform: str, step: Step
 ) -> None:
-    delivery = Delivery(ID, Status(status), repeated=True)
+    delivery = Delivery(ID, status=Status(status), repeated=True)
     assert next_step(delivery, PLATFORMS[platform], now=0.0) == step
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_deferred_message_goes_out_when_it_is_due_and_unmarked(platform: str) -> None:
-    delivery = Delivery(ID, Status.RETRY, due_at=60.0)
+    delivery = Delivery(ID, status=Status.RETRY, due_at=60.0)
     assert next_step(delivery, PLATFORMS[platform], now=59.0) == WaitUntil(60.0)
     assert next_step(delivery, PLATFORMS[platform], now=60.0) == Send(marked=False)
 
 
 def test_a_send_without_an_answer_marks_every_later_one() -> None:
-    doubted = evolve(Delivery(ID, Status.SENDING), FACTS["no answer"])
+    doubted = evolve(Delivery(ID, status=Status.SENDING), FACTS["no answer"])
     deferred = evolve(evolve(doubted, FACTS["we send"]), FACTS["not now"])
     assert next_step(deferred, PLATFORMS["resend"], now=60.0) == Send(marked=True)
+
+
+TOLD = Delivery(ID, 100.0, Status.SENDING, 3, True, 50.0, "41", "before")
+
+
+@pytest.mark.parametrize(
+    ("fact", "delivery"),
+    [
+        ("it has it", Delivery(ID, 100.0, Status.SENT, 3, True, 50.0, "42", "")),
+        ("not now", Delivery(ID, 100.0, Status.RETRY, 3, True, 60.0, "41", "busy")),
+        ("no answer", Delivery(ID, 100.0, Status.AMBIGUOUS, 3, True, 50.0, "41", "cut")),
+        ("we give up", Delivery(ID, 100.0, Status.DEAD, 3, True, 50.0, "41", "blocked")),
+    ],
+)
+def test_what_the_platform_says_is_kept_and_nothing_else_changes(
+    fact: str, delivery: Delivery
+) -> None:
+    assert evolve(TOLD, FACTS[fact]) == delivery
+
+
+def test_every_send_counts_and_the_reason_of_a_hold_is_kept() -> None:
+    pending = Delivery(ID, 100.0, Status.PENDING, 3, reason="before")
+    assert evolve(pending, FACTS["we send"]) == Delivery(
+        ID, 100.0, Status.SENDING, 4, reason="before"
+    )
+    held = evolve(pending, FACTS["a person must look"])
+    assert held == Delivery(ID, 100.0, Status.HELD, 3, reason="ambiguous")
+
+
+@pytest.mark.parametrize("status", [Status.HELD, Status.DEAD])
+def test_what_a_person_wants_sent_is_as_new_but_for_the_doubt(status: Status) -> None:
+    old = Delivery(ID, 100.0, status, 9, repeated=True, reason="blocked")
+    assert evolve(old, FACTS["a person says send"]) == Delivery(
+        ID, 500.0, Status.PENDING, 0, repeated=True, reason="blocked"
+    )
+
+
+def _wait(attempts: int, after_s: float = 0.0, jitter: float = 0.0) -> float:
+    """How long it waits after that many attempts."""
+    delivery = Delivery(ID, 100.0, Status.SENDING, attempts)
+    said = defer(delivery, "busy", after_s, jitter, now=1_000.0)
+    assert isinstance(said, SendDeferred)
+    assert (said.delivery_id, said.reason) == (ID, "busy")
+    assert evolve(delivery, said).due_at == said.due_at
+    return said.due_at - 1_000.0
+
+
+def test_each_refusal_doubles_the_wait_up_to_a_bound() -> None:
+    assert [_wait(n, jitter=0.0) for n in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
+    assert _wait(2, jitter=0.5) == 1.5
+    assert _wait(50, jitter=0.0) == _wait(10_000, jitter=0.0) == LONGEST_RETRY_S / 2
+
+
+@given(
+    attempts=st.integers(1, 10_000),
+    jitter=st.floats(0, 1, exclude_max=True),
+    after_s=st.floats(0, 10_000),
+)
+def test_it_never_comes_sooner_than_the_platform_asked_nor_at_once(
+    attempts: int, jitter: float, after_s: float
+) -> None:
+    wait_s = _wait(attempts, after_s, jitter)
+    assert wait_s >= max(0.5, after_s) - 1e-6
+    assert wait_s <= max(after_s, LONGEST_RETRY_S) + 1e-6
+
+
+@pytest.mark.parametrize(("age_s", "over"), [(GIVE_UP_S - 1, False), (GIVE_UP_S, True)])
+def test_after_a_day_it_is_given_up_with_the_reason(age_s: float, over: bool) -> None:
+    delivery = Delivery(ID, 100.0, Status.SENDING, 400)
+    said = defer(delivery, "busy", 1.0, 0.5, now=100.0 + age_s)
+    assert isinstance(said, SendAbandoned) is over
+    assert said.reason == ("gave up after a day: busy" if over else "busy")
+
+
+def test_a_day_counts_from_when_a_person_wanted_it_sent() -> None:
+    dead = Delivery(ID, 0.0, Status.DEAD, 400)
+    again = evolve(evolve(dead, SendReleased(delivery_id=ID, at=GIVE_UP_S)), FACTS["we send"])
+    assert isinstance(defer(again, "busy", 0.0, 0.0, now=GIVE_UP_S + 60), SendDeferred)
 
 
 class Post(RuleBasedStateMachine):
@@ -173,7 +255,7 @@ class Post(RuleBasedStateMachine):
         assert next_step(self.delivery, self.policy, self.now) == Doubt()
         self.record(FACTS["no answer"])
 
-    @precondition(lambda self: self.delivery.status is Status.HELD)
+    @precondition(lambda self: self.delivery.status in (Status.HELD, Status.DEAD))
     @rule()
     def a_person_wants_it_sent(self) -> None:
         self.record(FACTS["a person says send"])
@@ -188,7 +270,11 @@ class Post(RuleBasedStateMachine):
         for fact in getattr(self, "journal", []):
             again = evolve(again, fact)
         assert again == getattr(self, "delivery", again)
-        assert again.attempts == sum(isinstance(f, SendStarted) for f in self.journal)
+        attempts = 0
+        for fact in getattr(self, "journal", []):
+            attempts = 0 if isinstance(fact, SendReleased) else attempts
+            attempts += isinstance(fact, SendStarted)
+        assert again.attempts == attempts
 
     @override
     def teardown(self) -> None:

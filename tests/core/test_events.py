@@ -7,9 +7,29 @@ import pytest
 from msgspec.structs import fields
 
 from holdfast.core import intents
-from holdfast.core.approval import ApprovalRequested, Choice, Grant, Level, PostureSeen, Standing
+from holdfast.core.access import PairingConfirmed, PairingFailed, PairingOffered, UserRemoved
+from holdfast.core.address import Address, BusyModeChosen, ChatType, Key, KeyBound, Sender, Why
+from holdfast.core.approval import (
+    ApprovalRequested,
+    Choice,
+    Grant,
+    Level,
+    PostureSeen,
+    Role,
+    Standing,
+)
 from holdfast.core.call import CallSettled, Kept, Outcome
-from holdfast.core.delivery import SendStarted
+from holdfast.core.chats import HomeChosen, RestartAsked, Returned, UpdateTaken
+from holdfast.core.delivery import (
+    DeliveryQueued,
+    SendAbandoned,
+    SendAccepted,
+    SendDeferred,
+    SendDoubted,
+    SendHeld,
+    SendReleased,
+    SendStarted,
+)
 from holdfast.core.events import (
     ACTED_UPON,
     TERMINAL,
@@ -20,7 +40,7 @@ from holdfast.core.events import (
     ToolProgress,
     run_of,
 )
-from holdfast.core.inbox import Idempotency, InputAdmitted
+from holdfast.core.inbox import Came, Idempotency, InputAdmitted, Mode
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
 from holdfast.core.process import Cause, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.rules import Host
@@ -44,6 +64,9 @@ from holdfast.core.types import (
 KINDS: tuple[type[Fact], ...] = (*get_args(Event), *get_args(Delta))
 RUN, INPUT, CALL = RunId("run"), InputId("input"), CallId("call")
 PROCESS = ProcessId("proc")
+OUT = DeliveryId("d")
+CHAT = Address(platform="tg", chat_type=ChatType.GROUP, chat="7", thread="2", user="9")
+CAME = Came(channel="tg", external_id="41", cursor="41", message_id="5")
 
 
 def test_no_two_facts_go_by_the_same_name() -> None:
@@ -62,6 +85,7 @@ def test_no_two_facts_go_by_the_same_name() -> None:
             history=(User("a"), Assistant("b"), ToolResult(CALL, "c"), System("d")),
             idempotency=Idempotency(route="runs", key="k", fingerprint="f"),
             metadata={"a": "b"},
+            came=CAME,
         ),
         ModelAnswered(
             run_id=RUN, turn=1, text="", calls=(Proposal(CALL, "t", "{"),), usage=Usage(1, 2)
@@ -84,7 +108,34 @@ def test_no_two_facts_go_by_the_same_name() -> None:
             choices=(Choice.ONCE, Choice.DENY),
             expires_at=1.0,
         ),
-        SendStarted(delivery_id=DeliveryId("d")),
+        DeliveryQueued(
+            delivery_id=OUT,
+            address=CHAT,
+            text="hi",
+            of_run=RUN,
+            reply_to="5",
+            edits=DeliveryId("c"),
+            buttons=(("Yes", "once q"),),
+            hosts=("a.example",),
+            perishable=True,
+        ),
+        SendStarted(delivery_id=OUT),
+        SendAccepted(delivery_id=OUT, external_id="42"),
+        SendDeferred(delivery_id=OUT, reason="busy", due_at=1.5),
+        SendDoubted(delivery_id=OUT, reason="cut"),
+        SendHeld(delivery_id=OUT, reason="ambiguous"),
+        SendReleased(delivery_id=OUT, at=2.5),
+        SendAbandoned(delivery_id=OUT, reason="blocked"),
+        UpdateTaken(came=CAME),
+        HomeChosen(address=CHAT, by=OPERATOR),
+        RestartAsked(address=CHAT, reply_to="5", by=OPERATOR),
+        Returned(),
+        KeyBound(key=Key("k"), session_id=SessionId("s"), reason=Why.FIRST),
+        BusyModeChosen(key=Key("k"), mode=Mode.STEER),
+        PairingOffered(sender=CHAT.sender, name="n", salt="s", digest="d", expires_at=1.0),
+        PairingConfirmed(sender=Sender("tg", "9"), roles=(Role.RUN,), by=OPERATOR),
+        PairingFailed(by=OPERATOR),
+        UserRemoved(sender=CHAT.sender, by=OPERATOR),
         SessionOpened(session_id="s", workspace="/w", platform="cli"),
         RunQueued(run_id=RUN, input_id=INPUT, origin=Origin(platform="cli", late=True)),
         RunStarted(run_id=RUN, sandbox="L2"),

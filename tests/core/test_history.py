@@ -6,18 +6,20 @@ That it stays so for every prefix of every legal history is explored in test_ses
 import pytest
 
 from holdfast.core.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
-from holdfast.core.history import Transcript, resume_note
+from holdfast.core.history import RESULTS_NOTE, Transcript, resume_note
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
 from holdfast.core.run import (
+    Cause,
     ModelAnswered,
     RunCancelled,
     RunCompleted,
     RunFailed,
+    RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session import SessionReset
-from holdfast.core.types import CallId, Fact, InputId, RunId, Usage
+from holdfast.core.session import MarkCleared, SessionMarked, SessionReset
+from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, Usage
 
 A, B = RunId("a"), RunId("b")
 C1, C2 = CallId("c1"), CallId("c2")
@@ -73,6 +75,14 @@ def resumed(cause: str = "crash") -> RunResumed:
     return RunResumed(run_id=A, cause=cause)
 
 
+def cut(run_id: RunId = A, cause: Cause = Cause.CRASH) -> RunInterrupted:
+    return RunInterrupted(run_id=run_id, cause=cause, reason="why", cut_at=1.0)
+
+
+BACK = (cut(), resumed())
+NOTE = resume_note("crash")
+
+
 def test_words_stand_where_they_were_read_not_where_they_arrived() -> None:
     grown = transcript(*read("first"), admitted("later", B), answered("yes"), promoted("later", B))
     assert grown.for_model() == [User("first"), assistant("yes"), User("later")]
@@ -117,7 +127,7 @@ def test_a_run_that_ended_leaves_no_call_open(ending: Fact) -> None:
 
 @pytest.mark.parametrize("ending", [failed(B), cancelled(B)])
 def test_the_end_of_a_run_in_the_queue_does_not_touch_the_run_at_work(ending: Fact) -> None:
-    grown = transcript(*read("go"), answered("", C1), resumed(), ending, settled(C1, "it worked"))
+    grown = transcript(*read("go"), answered("", C1), *BACK, ending, settled(C1, "it worked"))
     assert grown.messages[-1] == ToolResult(C1, "it worked")
     assert grown.for_model()[-1] == User(resume_note("crash"))
 
@@ -129,35 +139,117 @@ def test_other_facts_change_nothing() -> None:
 
 @pytest.mark.promise("BACK-09")
 def test_the_note_of_a_cut_stands_alone_where_there_are_no_new_words() -> None:
-    grown = transcript(*read("go"), answered("", C1), settled(C1), resumed())
+    grown = transcript(*read("go"), answered("", C1), settled(C1), *BACK)
     assert grown.for_model()[-2:] == [ToolResult(C1, "done"), User(resume_note("crash"))]
 
 
+@pytest.mark.promise("BACK-06")
 def test_the_note_comes_before_the_words_and_in_the_same_message() -> None:
-    grown = transcript(*read("go"), resumed(), resumed())
+    grown = transcript(*read("go"), *BACK, *BACK)
     assert grown.for_model() == [User(f"{resume_note('crash')}\n\ngo")]
     assert grown.messages == [User("go")]  # a note is told, never remembered
 
 
+@pytest.mark.promise("BACK-06")
 def test_the_note_is_told_once() -> None:
-    grown = transcript(*read("go"), resumed(), answered("on it", C1), settled(C1))
+    grown = transcript(*read("go"), *BACK, answered("on it", C1), settled(C1))
     assert grown.for_model() == grown.messages
 
 
 def test_a_wait_between_the_cut_and_the_next_turn_does_not_swallow_the_note() -> None:
-    grown = transcript(*read("go"), answered("", C1), resumed(), settled(C1), resumed(cause=""))
+    grown = transcript(*read("go"), answered("", C1), *BACK, settled(C1), resumed(cause=""))
     assert grown.for_model()[-1] == User(resume_note("crash"))
 
 
+@pytest.mark.promise("BACK-06")
 def test_there_is_no_note_after_a_wait_nor_where_nothing_was_said_yet() -> None:
     assert transcript(*read("go"), resumed(cause="")).for_model() == [User("go")]
-    grown = transcript(admitted("go"), resumed(), promoted("go"))
+    grown = transcript(admitted("go"), *BACK, promoted("go"))
     assert grown.for_model() == [User("go")]
 
 
-@pytest.mark.parametrize("ending", [completed(), failed(), cancelled()])
-def test_the_note_of_a_run_that_ended_is_not_told_to_the_next(ending: Fact) -> None:
-    grown = transcript(*read("go"), resumed(), ending, *read("next", B))
+@pytest.mark.promise("BACK-06")
+@pytest.mark.parametrize("ending", [failed(), cancelled()])
+@pytest.mark.parametrize("between", [(), (resumed(),), (resumed(), answered("hm"))])
+def test_a_run_that_starts_while_the_mark_stands_tells_of_the_cut_too(
+    ending: Fact, between: tuple[Fact, ...]
+) -> None:
+    grown = transcript(*read("go"), cut(), *between, ending, *read("next", B))
+    assert grown.for_model()[-1] == User(f"{NOTE}\n\nnext")
+    assert str(grown.for_model()).count("[System note:") == 1
+    again = transcript(*read("go"), cut(), *between, ending, *read("next", B), answered("yes"))
+    assert again.for_model() == again.messages, "once"
+
+
+@pytest.mark.promise("BACK-06", "BACK-04")
+def test_once_a_run_has_completed_nobody_is_told_of_the_cut_any_more() -> None:
+    grown = transcript(*read("go"), *BACK, answered("yes"), completed(), *read("next", B))
+    assert grown.for_model() == [User("go"), assistant("yes"), User("next")]
+
+
+@pytest.mark.promise("BACK-06")
+@pytest.mark.parametrize(
+    "last",
+    [
+        (),
+        (answered("yes"),),
+        (answered("", C1), settled(C1)),
+        (answered("", C1),),
+    ],
+)
+def test_the_note_is_told_whatever_the_transcript_ends_with(last: tuple[Fact, ...]) -> None:
+    grown = transcript(*read("go"), *last, cut(), cancelled(), *read("next", B))
+    assert grown.for_model()[-1] == User(f"{NOTE}\n\nnext")
+    assert str(grown.for_model()).count("[System note:") == 1
+
+
+@pytest.mark.promise("BACK-06")
+@pytest.mark.parametrize("last", [(answered("", C1), settled(C1)), (answered("", C1),)])
+def test_without_a_mark_a_transcript_that_ends_with_tool_results_gets_a_shorter_note(
+    last: tuple[Fact, ...],
+) -> None:
+    grown = transcript(*read("go"), *last, cancelled(), *read("next", B))
+    told = grown.for_model()[-1]
+    assert told == User(f"{RESULTS_NOTE}\n\nnext")
+    assert RESULTS_NOTE.startswith("[System note:") and "tool result" in RESULTS_NOTE
+    assert len(RESULTS_NOTE) < len(NOTE)
+    grown.add(answered("I see", run_id=B))
+    assert grown.for_model() == grown.messages
+
+
+def test_words_that_join_a_run_after_its_tool_results_get_no_note() -> None:
+    grown = transcript(*read("go"), answered("", C1), settled(C1), *read("also"))
+    assert grown.for_model()[-1] == User("also")
+
+
+@pytest.mark.promise("BACK-06")
+def test_the_note_stands_before_the_first_of_several_words() -> None:
+    two = (admitted("one", B), admitted("two", B), promoted("one", B), promoted("two", B))
+    grown = transcript(*read("go"), cut(), failed(), *two)
+    assert grown.for_model()[-2:] == [User(f"{NOTE}\n\none"), User("two")]
+
+
+@pytest.mark.promise("BACK-06")
+def test_words_after_the_cut_carry_the_note() -> None:
+    grown = transcript(*read("go"), answered("", C1), settled(C1), *BACK, *read("stop that"))
+    assert grown.for_model()[-1] == User(f"{NOTE}\n\nstop that")
+
+
+@pytest.mark.promise("BACK-06")
+def test_a_session_that_begins_afresh_has_nothing_to_resume() -> None:
+    reset = SessionReset(reason="suspended")
+    assert transcript(*read("go"), cut(), failed(), reset, *read("new", B)).for_model() == [
+        User("new")
+    ]
+
+
+@pytest.mark.promise("BACK-12")
+def test_a_mark_set_or_dropped_by_hand_counts_like_any_other() -> None:
+    marked = SessionMarked(cause=Cause.RESTART, reason="by hand")
+    grown = transcript(*read("go"), answered("yes"), completed(), marked, *read("next", B))
+    assert grown.for_model()[-1] == User(f"{resume_note('restart_timeout')}\n\nnext")
+    dropped = MarkCleared(by=OPERATOR)
+    grown = transcript(*read("go"), cut(), dropped, resumed(), *read("next", B))
     assert grown.for_model() == [User("go"), User("next")]
 
 
@@ -167,9 +259,12 @@ def test_the_note_of_a_run_that_ended_is_not_told_to_the_next(ending: Fact) -> N
         ("restart_timeout", "gateway restart"),
         ("shutdown_timeout", "gateway shutdown"),
         ("crash", "gateway interruption"),
+        ("terminal_closed", "gateway shutdown"),
+        ("journal_unavailable", "gateway interruption"),
         ("a cause of a later version", "gateway interruption"),
     ],
 )
+@pytest.mark.promise("BACK-06")
 def test_the_note_names_the_cause_and_says_that_the_history_is_intact(
     cause: str, words: str
 ) -> None:
@@ -206,13 +301,14 @@ def test_a_history_of_the_callers_is_mended_like_our_own() -> None:
         User("and?"),
         assistant("", C1),
         ToolResult(C1, UNKNOWN_TEXT),
-        User("own"),
+        User(f"{RESULTS_NOTE}\n\nown"),
     ]
+    assert mended.messages[-1] == User("own")
 
 
 def test_a_reset_starts_fresh_but_loses_no_words_still_to_be_read() -> None:
     reset = SessionReset(reason="suspended")
-    grown = transcript(*read("old"), answered("", C1), resumed(), admitted("new", B), reset)
+    grown = transcript(*read("old"), answered("", C1), *BACK, admitted("new", B), reset)
     assert grown.for_model() == []
     grown.add(promoted("new", B))
     grown.add(settled(C1))  # of a run that no longer counts

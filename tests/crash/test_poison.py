@@ -1,5 +1,12 @@
 """A run that takes the process down each time it is driven: given up aloud, alone."""
 
+import sqlite3
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import aiohttp
 import anyio
 import pytest
 
@@ -11,20 +18,27 @@ pytestmark = pytest.mark.anyio
 
 POISON = "\n".join(["tool:die {}"] * 5)  # whatever it is told, it asks for the same again
 RESTARTS = count("HOLDFAST_RESTARTS", 20, 100)
+INNOCENTS = 20
 
 
 async def _poisoned(it: GatewayProcess, session_id: str) -> tuple[str, int]:
     """Post it, and start again for as long as that ends the process: its id, and how often."""
-    run_id, deaths = await it.run(POISON, session_id=session_id), 0
+    run_id = await it.run(POISON, session_id=session_id)
+    return run_id, await _given_up(it, run_id)
+
+
+async def _given_up(it: GatewayProcess, run_id: str) -> int:
+    """Start again for as long as `run_id` ends the process; how often that was."""
+    deaths = 0
     while True:
-        with anyio.move_on_after(10):
-            await it.ended()
-            deaths += 1
-            await it.start(wait=False)
-            if not await it.comes_up():
-                continue
+        await it.ended()
+        deaths += 1
+        await it.start(wait=False)
+        if not await it.comes_up():
+            continue
+        with suppress(aiohttp.ClientError):  # it may end while it is asked
             if (await it.status(run_id))["status"] == "failed":
-                return run_id, deaths
+                return deaths
 
 
 @pytest.mark.fault("F-13")
@@ -48,6 +62,74 @@ async def test_a_run_that_kills_the_process_three_times_is_given_up_and_told(
     assert again["output"] == "echo: fresh" and user_texts(model) == ["fresh"]
     await it.finished(await it.run("more", session_id="other"))
     assert user_texts(model) == ["innocent", "more"]
+
+
+@pytest.mark.fault("F-13")
+@pytest.mark.promise("BACK-07")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("place", [0, INNOCENTS], ids=["the oldest", "the newest"])
+async def test_a_poison_run_among_many_is_given_up_and_all_the_others_complete(
+    it: GatewayProcess, place: int
+) -> None:
+    poison, innocents = "", []
+    for n in range(INNOCENTS + 1):
+        if n == place:  # it waits for the others: all of them are driven when it ends the process
+            poison = await it.run("slow:1 x\n" + "\n".join(["tool:die {}"] * 20))
+        else:
+            innocents.append(await it.run(f"slow:2 {n}", session_id=f"innocent-{n}"))
+    deaths = await _given_up(it, poison)
+    assert 3 < deaths <= 9  # log2(21) and a few
+    assert endings(await it.events(poison)) == ["run.failed"]
+    for run_id in innocents:
+        assert (await it.finished(run_id))["status"] == "completed"
+    (failed,) = facts(it.home, "run.failed")
+    assert (failed["run_id"], failed["code"]) == (poison, "stuck")
+    assert len(facts(it.home, "session.suspended")) == 1
+    assert facts(it.home, "run.held") and facts(it.home, "run.isolated")
+    _, health = await it.get("/health/detailed")
+    assert health["held"] == ""
+
+
+@pytest.mark.fault("F-13")
+@pytest.mark.promise("BACK-07")
+async def test_held_runs_are_told_of_and_the_operator_may_let_them_go_on(
+    tmp_path: Path, it: GatewayProcess, model: ModelServer
+) -> None:
+    runs = [await it.run("\n".join(["tool:hang {}"] * 9), session_id=f"s{n}") for n in range(3)]
+    for life in range(3):
+        for run_id in runs:
+            await it.events(run_id, after=_starts(it, run_id, life), until="tool.started")
+        await it.kill()
+        await it.start()
+    _, health = await it.get("/health/detailed")
+    assert "1 of the runs" in health["held"] and "holdfast sessions release" in health["held"]
+    assert health["status"] == "ok", "everything else goes on"
+    assert (await it.finished(await it.run("hello")))["status"] == "completed"
+    listed = await cli(it, "sessions")
+    assert listed.stdout.count(b", 1 held") == 1
+    doctor = await cli(it, "doctor")
+    assert b"let them all go on: holdfast sessions release" in doctor.stdout
+    assert b"1 runs go on" in (await cli(it, "sessions", "release")).stdout
+    assert b"No run was held." in (await cli(it, "sessions", "release")).stdout
+    for run_id in runs:
+        await it.events(run_id, after=_starts(it, run_id, 3), until="tool.started")
+    assert not facts(it.home, "run.failed")
+
+
+def _starts(it: GatewayProcess, run_id: str, number: int) -> int:
+    """A cursor behind the calls that were started in `number` lives."""
+    with closing(sqlite3.connect(f"file:{it.home}/journal.db?mode=ro", uri=True)) as journal:
+        rows = journal.execute(
+            "SELECT seq FROM events WHERE run_id = ? AND kind = 'call.started' ORDER BY seq",
+            (run_id,),
+        ).fetchall()
+    return int(rows[number - 1][0]) if number else 0
+
+
+async def cli(it: GatewayProcess, *words: str) -> "CompletedProcess[bytes]":
+    """`holdfast …` in the gateway's home."""
+    command = [sys.executable, "-m", "holdfast", *words]
+    return await anyio.run_process(command, env=it.environment, cwd=it.home, check=False)
 
 
 @pytest.mark.fault("F-13")

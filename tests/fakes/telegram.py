@@ -1,16 +1,20 @@
 """Telegram's Bot API on loopback, as far as a chat channel needs it, faults included.
 
 `async with serve() as telegram` gives a server. What people do is a method of it: `say`,
-`edit`, `click`, `block`. What the bot did is in `calls` (everything received, in order)
-and `messages` (what stands in the chats). It is as strict as the real one where a bot can
-go wrong: markup is parsed by Telegram's rules, lengths are counted in UTF-16, an edit must
+`edit`, `click`, `block`, `delete`, `upgrade`. What the bot did is in `calls` (everything
+received, in order), `accepted` (every message and change that took effect, in order) and
+`messages` (what stands in the chats). It is as strict as the real one where a bot can go
+wrong: markup is parsed by Telegram's rules, lengths are counted in UTF-16, an edit must
 change something, an update comes again until a later `getUpdates` confirms it, a message
 of a forum topic replies to the topic's first, a thread that is no topic cannot be sent to.
 
     telegram.then("sendMessage", TooMany(3), Fail(502), Reset(after=True), Hold(gate))
 
 plays these faults on the next calls of that method, one each; `after` means that the
-effect has happened and only the answer is lost.
+effect has happened and only the answer is lost. A `Hold` whose gate nobody opens hangs.
+`telegram.weather = lambda call: …` chooses a fault, or none, for each call that has no such
+orders; `telegram.delay_s` makes every answer slow. `telegram.forget_offset()` has the next poll
+answered with what was confirmed before, as if Telegram had lost the bot's place.
 
 Not played: media, MarkdownV2, rate limits of its own accord, privacy mode, TLS for webhooks.
 """
@@ -22,19 +26,21 @@ import socket
 import struct
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import NamedTuple
 
 import aiohttp
 import anyio
 from aiohttp import web
 
+from tests.fakes.telegram_markup import Json as Json
+from tests.fakes.telegram_markup import Refusal, bad, parse_html, utf16
+
 MAX_LENGTH = 4096
 RETRY_S = 0.02  # a webhook that failed is tried again after it
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,16 @@ class Hold:
 Fault = TooMany | Fail | Reset | Hold
 
 
+class Taken(NamedTuple):
+    """A message, or a change of one, that took effect."""
+
+    chat: int
+    thread: int
+    message_id: int
+    text: str
+    edit: bool
+
+
 @dataclass(slots=True)
 class Call:
     """A request as it came, and the status it got (0: none, the connection was reset)."""
@@ -100,167 +116,6 @@ class Chat:
         return shown | {"is_forum": True} if self.is_forum else shown
 
 
-class Refusal(Exception):
-    """What the Bot API answers instead of a result."""
-
-    def __init__(self, status: int, description: str, **parameters: object) -> None:
-        super().__init__(description)
-        self.status = status
-        self.body = {"ok": False, "error_code": status, "description": description}
-        if parameters:
-            self.body["parameters"] = parameters
-
-
-def bad(description: str) -> Refusal:
-    """A 400 in Telegram's words."""
-    return Refusal(400, f"Bad Request: {description}")
-
-
-def utf16(text: str) -> int:
-    """Length in UTF-16 code units, as Telegram counts."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-_TYPES = {
-    "b": "bold", "strong": "bold", "i": "italic", "em": "italic", "u": "underline",
-    "ins": "underline", "s": "strikethrough", "strike": "strikethrough", "del": "strikethrough",
-    "a": "text_link", "code": "code", "pre": "pre", "blockquote": "blockquote",
-    "tg-spoiler": "spoiler", "span": "spoiler",
-}  # fmt: skip
-_ENTITY = re.compile(
-    r"&(?:#(?P<dec>\d{1,8})|#x(?P<hex>[0-9a-fA-F]{1,8})|(?P<name>lt|gt|amp|quot));?"
-)
-_NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"'}
-
-
-def parse_html(markup: str) -> tuple[str, list[Json]]:
-    """Text and entities, by the rules and with the complaints of Telegram's own parser."""
-    text = ""
-    entities: list[Json] = []
-    opened: list[tuple[str, Mapping[str, str], int]] = []
-    at = 0
-    while at < len(markup):
-        here = f"at byte offset {len(markup[:at].encode())}"
-        if markup[at] != "<":
-            found = _ENTITY.match(markup, at)
-            text += _decoded(found) if found else markup[at]
-            at = found.end() if found else at + 1
-        elif markup.startswith("</", at):
-            if not opened:
-                raise bad(f"can't parse entities: Unexpected end tag {here}")
-            end = re.compile(r"</([^\s>]*)\s*>").match(markup, at)
-            if end is None:
-                raise bad(f"can't parse entities: Unclosed end tag {here}")
-            tag, attributes, start = opened.pop()
-            if end[1].lower() not in ("", tag):
-                raise bad(
-                    f"can't parse entities: Unmatched end tag {here}, "
-                    f'expected "</{tag}>", found "</{end[1].lower()}>"'
-                )
-            entities += _entity(tag, attributes, start, text)
-            at = end.end()
-        else:
-            tag, attributes, at = _start_tag(markup, at, here)
-            opened.append((tag, attributes, utf16(text)))
-    if opened:
-        tag = opened[-1][0]
-        raise bad(f"can't parse entities: Can't find end tag corresponding to start tag \"{tag}\"")
-    entities.sort(
-        key=lambda entity: (entity["offset"], -entity["length"], entity["type"] == "code")
-    )
-    return text, _languages(entities)
-
-
-def _decoded(found: re.Match[str]) -> str:
-    if name := found["name"]:
-        return _NAMED[name]
-    code = int(found["dec"]) if found["dec"] else int(found["hex"], 16)
-    if code == 0 or code > 0x10FFFF:
-        return found[0]
-    if 0xD800 <= code < 0xE000:
-        raise bad(
-            "can't parse entities: Text contains invalid Unicode characters after decoding HTML "
-            "entities, check for unmatched surrogate code units"
-        )
-    return chr(code)
-
-
-def _start_tag(markup: str, at: int, here: str) -> tuple[str, Json, int]:
-    name = re.compile(r"<([^\s>]*)(?=[\s>])").match(markup, at)
-    if name is None:
-        raise bad(f"can't parse entities: Unclosed start tag {here}")
-    tag = name[1].lower()
-    if tag not in _TYPES:
-        raise bad(f'can\'t parse entities: Unsupported start tag "{tag}" {here}')
-    attributes: Json = {}
-    at = _blank(markup, name.end())
-    while at < len(markup) and markup[at] != ">":
-        attribute = markup[at : (at := _until(markup, at, r"[\s=>]"))].lower()
-        if not attribute:
-            raise bad(f'can\'t parse entities: Empty attribute name in the tag "{tag}" {here}')
-        at = _blank(markup, at)
-        attributes[attribute] = ""
-        if markup[at : at + 1] == "=":
-            at = _blank(markup, at + 1)
-            if at < len(markup):
-                attributes[attribute], at = _value(markup, at, here)
-            at = _blank(markup, at)
-    if at == len(markup):
-        raise bad(f'can\'t parse entities: Unclosed start tag "{tag}" {here}')
-    if tag == "span" and attributes.get("class") != "tg-spoiler":
-        raise bad(f'can\'t parse entities: Tag "span" must have class "tg-spoiler" {here}')
-    return tag, attributes, at + 1
-
-
-def _value(markup: str, at: int, here: str) -> tuple[str, int]:
-    if (quote := markup[at]) in "\"'":
-        end = markup.find(quote, at + 1)
-        if end < 0:
-            raise bad(f"can't parse entities: Unclosed start tag {here}")
-        return _ENTITY.sub(_decoded, markup[at + 1 : end]), end + 1
-    end = _until(markup, at, r"[^a-zA-Z0-9.\-]")
-    if end < len(markup) and not (markup[end].isspace() or markup[end] == ">"):
-        offset = len(markup[:at].encode())
-        raise bad(f"can't parse entities: Unexpected end of name token at byte offset {offset}")
-    return markup[at:end], end
-
-
-def _blank(markup: str, at: int) -> int:
-    return _until(markup, at, r"\S")
-
-
-def _until(markup: str, at: int, pattern: str) -> int:
-    found = re.compile(pattern).search(markup, at)
-    return found.start() if found else len(markup)
-
-
-def _entity(tag: str, attributes: Mapping[str, str], start: int, text: str) -> list[Json]:
-    length = utf16(text) - start
-    entity: Json = {"type": _TYPES[tag], "offset": start, "length": length}
-    if tag == "a":
-        url = attributes.get("href", "")
-        if not re.match(r"(?:https?|tg|ton)://[^\s/]", url):
-            return []
-        entity["url"] = url
-    if tag == "code" and (language := attributes.get("class", "")).startswith("language-"):
-        entity["language"] = language.removeprefix("language-")
-    return [entity] if length else []
-
-
-def _languages(entities: list[Json]) -> list[Json]:
-    """A code with a language that fills a pre is that pre's language; else it has none."""
-    spans = {(e["offset"], e["length"]): e for e in entities if e["type"] == "pre"}
-    kept = []
-    for entity in entities:
-        pre = spans.get((entity["offset"], entity["length"]))
-        language = entity.pop("language", "") if entity["type"] == "code" else ""
-        if pre is not None and language:
-            pre["language"] = language
-        else:
-            kept.append(entity)
-    return kept
-
-
 class Telegram:
     """What a test holds of a running server."""
 
@@ -273,6 +128,9 @@ class Telegram:
             "supports_inline_queries": False,
         }  # fmt: skip
         self.calls: list[Call] = []
+        self.accepted: list[Taken] = []
+        self.delay_s = 0.0  # before every answer
+        self.weather: Callable[[Call], Fault | None] = lambda _: None
         self.messages: dict[tuple[int, int], Json] = {}
         self.pending: list[Json] = []  # updates that nobody has confirmed
         self.webhook: Json = {}
@@ -280,6 +138,9 @@ class Telegram:
         self.answered: dict[str, Json] = {}  # callback queries, with what they were answered
         self.actions: list[Json] = []
         self._chats: dict[int, Chat] = {}
+        self._upgraded: dict[int, int] = {}  # groups, and what they have become
+        self._confirmed: list[Json] = []
+        self._offset_lost = False
         self._blocked: set[int] = set()
         self._allowed: list[str] = []
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
@@ -316,12 +177,21 @@ class Telegram:
         return number
 
     def say(
-        self, chat: Chat, text: str, user: int = 0, thread: int = 0, *, reply_to: int = 0
+        self,
+        chat: Chat,
+        text: str,
+        user: int = 0,
+        thread: int = 0,
+        *,
+        reply_to: int = 0,
+        quote: str = "",
     ) -> Json:
         """Somebody writes: the message, and an update about it."""
         message = self._message(chat, self._person(chat, user), text)
         if command := re.match(r"/\w+(?:@\w+)?", text):
             message["entities"] = [{"type": "bot_command", "offset": 0, "length": command.end()}]
+        if quote:
+            message["quote"] = {"text": quote, "position": 0, "is_manual": True}
         if reply_to:
             message["reply_to_message"] = self._shown(chat.id, reply_to)
             if chat.type == "supergroup" and not thread:
@@ -349,6 +219,22 @@ class Telegram:
         query = {"id": query_id, "from": self._person(chat, user), "message": message}
         self._update("callback_query", {**query, "chat_instance": "-1", "data": data})
         return query_id
+
+    def delete(self, chat: Chat, message_id: int) -> None:
+        """Somebody deletes a message, for all."""
+        del self.messages[chat.id, message_id]
+
+    def upgrade(self, chat: Chat) -> Chat:
+        """A group becomes a supergroup, which is another chat; the old one takes nothing more."""
+        new = self.group(chat.title)
+        self._upgraded[chat.id] = new.id
+        return new
+
+    def forget_offset(self, count: int = 100) -> None:
+        """The last so many that were confirmed come again, whatever the next poll asks for."""
+        self.pending[:0] = self._confirmed[-count:]
+        self._offset_lost = True
+        self._wake()
 
     def block(self, user_id: int) -> None:
         """The user blocks the bot."""
@@ -429,9 +315,10 @@ class Telegram:
         self.calls.append(call)
         self._wake()
         faults = self._faults[call.method.lower()]
-        fault = faults.popleft() if faults else None
+        fault = faults.popleft() if faults else self.weather(call)
         try:
             answer = await self._play(call, fault)
+            await anyio.sleep(self.delay_s)  # sleep: a slow platform is what is played
             call.status = answer.status if answer else 0
             return answer or _reset(request)
         finally:
@@ -496,10 +383,12 @@ class Telegram:
         offset, limit = _int(params, "offset"), min(max(_int(params, "limit") or 100, 1), 100)
         if offset > self._last_update_id + 11:
             offset = 0  # TDLib's TQueue: in the future, so it is read from its head
+        if self._offset_lost:
+            offset, self._offset_lost = 0, False
         if offset < 0:
-            del self.pending[:offset]
-        else:
-            self.pending[:] = [u for u in self.pending if u["update_id"] >= offset]
+            offset = self.pending[offset:][0]["update_id"] if self.pending else 0
+        self._confirmed += [u for u in self.pending if u["update_id"] < offset]
+        self.pending[:] = [u for u in self.pending if u["update_id"] >= offset]
         mine = self._poll = object()
         self._wake()
         with anyio.move_on_after(min(_int(params, "timeout"), 50)):
@@ -521,10 +410,15 @@ class Telegram:
         secret = params.get("secret_token", "")
         if not re.fullmatch(r"[A-Za-z0-9_-]{0,256}", secret):
             raise bad("secret token contains unallowed characters")
+        if not 1 <= (_int(params, "max_connections") or 40) <= 100:
+            raise bad("max_connections must be between 1 and 100")
+        if not re.match(r"https?://[^/]", url := params.get("url", "")) and url:
+            raise bad("bad webhook: An HTTPS URL must be provided for webhook")
         self._allow(params)
         self._drop_if_asked(params)
-        url = params.get("url", "")
-        self.webhook = {"url": url, "secret_token": secret} if url else {}
+        connections = _int(params, "max_connections") or 40
+        hook = {"url": url, "secret_token": secret, "max_connections": connections}
+        self.webhook = hook if url else {}
         self._poll = None  # a poll under way is over
         self._wake()
         return True
@@ -539,9 +433,9 @@ class Telegram:
             self.pending.clear()
 
     def _webhook_info(self, _: Json) -> Json:
-        url = self.webhook.get("url", "")
-        pending = len(self.pending)
-        return {"url": url, "has_custom_certificate": False, "pending_update_count": pending}
+        shown = {name: value for name, value in self.webhook.items() if name != "secret_token"}
+        pending = {"has_custom_certificate": False, "pending_update_count": len(self.pending)}
+        return {"url": "", "allowed_updates": self._allowed} | shown | pending
 
     def _send_message(self, params: Json) -> Json:
         chat = self._addressed(params)
@@ -562,7 +456,13 @@ class Telegram:
             extra["link_preview_options"] = preview
         message = self._message(chat, self._self(), text)
         message |= extra
+        self._accept(message, edit=False)
         return message
+
+    def _accept(self, message: Json, *, edit: bool) -> None:
+        thread = message.get("message_thread_id", 0)
+        chat_id, number = message["chat"]["id"], message["message_id"]
+        self.accepted.append(Taken(chat_id, thread, number, message["text"], edit))
 
     def _edit_message_text(self, params: Json) -> Json:
         chat = self._addressed(params)
@@ -583,6 +483,9 @@ class Telegram:
             if not value:
                 del message[name]
         message["edit_date"] = int(time.time())
+        if preview := params.get("link_preview_options"):
+            message["link_preview_options"] = preview
+        self._accept(message, edit=True)
         return message
 
     def _answer_callback_query(self, params: Json) -> bool:
@@ -609,6 +512,9 @@ class Telegram:
         chat = self._chats.get(_int(params, "chat_id"))
         if chat is None:
             raise bad("chat not found")
+        if new := self._upgraded.get(chat.id):
+            words = "Bad Request: group chat was upgraded to a supergroup chat"
+            raise Refusal(400, words, migrate_to_chat_id=new)
         if chat.id in self._blocked:
             raise Refusal(403, "Forbidden: bot was blocked by the user")
         thread = _int(params, "message_thread_id")
@@ -621,21 +527,28 @@ class Telegram:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as client:
             while True:
                 await self.until(lambda: self.webhook and self.pending)
-                update, secret = self.pending[0], self.webhook["secret_token"]
-                headers = {"X-Telegram-Bot-Api-Secret-Token": secret} if secret else {}
-                try:
-                    async with client.post(
-                        self.webhook["url"], json=update, headers=headers
-                    ) as answer:
-                        status = answer.status
-                except (aiohttp.ClientError, TimeoutError):
-                    status = 0
+                update = self.pending[0]
+                status, words = await self._push_one(client, update)
                 self.pushes.append(status)
                 if 200 <= status < 300:
                     self.pending[:] = [u for u in self.pending if u is not update]
+                    self._confirmed.append(update)
+                elif self.webhook:
+                    failed = {"last_error_date": int(time.time()), "last_error_message": words}
+                    self.webhook |= failed
                 self._wake()
                 if not 200 <= status < 300:
                     await anyio.sleep(RETRY_S)  # sleep: the pace of retries is what is played
+
+    async def _push_one(self, client: aiohttp.ClientSession, update: Json) -> tuple[int, str]:
+        secret = self.webhook["secret_token"]
+        headers = {"X-Telegram-Bot-Api-Secret-Token": secret} if secret else {}
+        try:
+            async with client.post(self.webhook["url"], json=update, headers=headers) as answer:
+                words = f"Wrong response from the webhook: {answer.status} {answer.reason}"
+                return answer.status, words
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, "Connection refused"
 
 
 def _content(params: Json) -> tuple[str, list[Json]]:

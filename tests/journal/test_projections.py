@@ -7,10 +7,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.core.chats import UpdateTaken
 from holdfast.core.events import MessageDelta
 from holdfast.core.intents import RequestKey, Steer, Submit
 from holdfast.core.run import Cause, Status
-from holdfast.core.types import RunId, SessionId
+from holdfast.core.types import RunId, SessionId, SessionKey
 from holdfast.errors import IllegalTransition, Rejected
 from holdfast.journal.projections import rebuild
 from tests.engine.workshop import (
@@ -26,6 +27,14 @@ from tests.engine.workshop import (
     submit,
 )
 from tests.fakes.clock import ManualClock
+from tests.journal.conformance_chats import (
+    Scribe,
+    came,
+    live_randomly,
+    message,
+    names,
+    said,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -34,13 +43,20 @@ TABLES = {
     "updated_at, model, last_event",
     "sessions": "*",
     "request_keys": "*",
+    "cursors": "*",
+    "taken": "*",
+    "outbox": "*",
 }
 
 
 def projections(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All of them, sorted; empty is what this journal has no table for yet."""
     with closing(sqlite3.connect(path)) as connection:
+        there = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
         return {
             table: sorted(connection.execute(f"SELECT {columns} FROM {table}").fetchall())
+            if table in there
+            else []
             for table, columns in TABLES.items()
         }
 
@@ -154,3 +170,68 @@ async def test_an_empty_journal_has_nothing_to_make_anew(tmp_path: Path) -> None
     async with journaled(tmp_path):
         pass
     assert await anyio.to_thread.run_sync(rebuild, tmp_path / "journal.db") == 0
+
+
+async def chat(directory: Path) -> list[str]:
+    """Two chats at once, whose clocks agree; the messages that wait at the end, in order."""
+    async with journaled(directory) as journal:
+        one = Scribe(journal, SessionKey(ME.owner, SessionId("one")), at=0.0)
+        two = Scribe(journal, SessionKey(ME.owner, SessionId("two")), at=0.5)
+        await one.says(said(3), said(1, "other"))
+        await two.says(said(4), message("d1"))
+        await one.says(message("d2", "x" * 100_000))
+        await two.says(UpdateTaken(came=came(2)), message("d3"))
+        return names(await journal.undelivered())
+
+
+async def test_what_is_kept_of_chats_is_made_anew_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    order = await chat(tmp_path)
+    before = projections(path)
+    assert before["cursors"] == [("other", "1"), ("tg", "2")]
+    assert (len(before["taken"]), len(before["outbox"])) == (4, 3)
+    execute(path, *(f"DELETE FROM {table}" for table in TABLES))
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path) == before
+    async with journaled(tmp_path) as journal:
+        assert names(await journal.undelivered()) == order == ["d1", "d2", "d3"]
+
+
+async def test_whatever_became_of_messages_is_made_anew_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with journaled(tmp_path) as journal:
+        assert len(await live_randomly(journal, 7)) == 40
+    before = projections(path)
+    execute(path, *(f"DELETE FROM {table}" for table in TABLES))
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert {row[1:] for row in projections(path)["outbox"]} == {row[1:] for row in before["outbox"]}
+
+
+async def test_a_cursor_that_is_there_is_believed_and_not_the_clocks(tmp_path: Path) -> None:
+    async with journaled(tmp_path) as journal:
+        fast = Scribe(journal, SessionKey(ME.owner, SessionId("fast")), at=100.0)
+        slow = Scribe(journal, SessionKey(ME.owner, SessionId("slow")))
+        await fast.says(said(1))
+        await slow.says(said(2))
+    path = tmp_path / "journal.db"
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path)["cursors"] == [("tg", "2")]
+    execute(path, "DELETE FROM cursors")
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path)["cursors"] == [("tg", "1")]
+
+
+async def test_within_a_session_messages_keep_their_order_though_the_clock_went_back(
+    tmp_path: Path,
+) -> None:
+    async with journaled(tmp_path) as journal:
+        scribe = Scribe(journal, SessionKey(ME.owner, SessionId("s")), at=100.0)
+        await scribe.says(message("d1"), said(1))
+        scribe.at = 10.0
+        await scribe.says(message("d2"), said(2))
+    path = tmp_path / "journal.db"
+    before = projections(path)
+    execute(path, *(f"DELETE FROM {table}" for table in TABLES))
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path) == before
+    assert before["cursors"] == [("tg", "2")]

@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import pytest
-from typing_extensions import override
 
 from holdfast.core import run as machine
 from holdfast.core.events import MessageDelta, Record
@@ -32,6 +31,7 @@ from tests.journal.conformance import (
     opened,
     queued,
 )
+from tests.journal.conformance_chats import ChatSuite, message
 
 pytestmark = pytest.mark.anyio
 
@@ -73,14 +73,20 @@ async def full_journal(directory: Path) -> AsyncIterator[SqliteJournal]:
         yield journal
 
 
-class TestSqlite(JournalSuite):
-    @override
+class _Sqlite:
     def make(self, directory: Path) -> AbstractAsyncContextManager[Journal]:
         return opened_journal(directory)
 
-    @override
     def make_full(self, directory: Path) -> AbstractAsyncContextManager[Journal]:
         return full_journal(directory)
+
+
+class TestSqlite(_Sqlite, JournalSuite):
+    pass
+
+
+class TestSqliteChats(_Sqlite, ChatSuite):
+    pass
 
 
 async def test_after_a_power_cut_open_streams_skip_numbers_that_may_have_been_seen(
@@ -114,9 +120,10 @@ async def test_every_row_names_its_owner(tmp_path: Path) -> None:
     async with opened_journal(tmp_path) as journal:
         row = await accept(journal)
         journal.delta(row.stream, 1.0, MessageDelta(run_id=RUN, turn=1, text="x"))
-        await journal.append(row.stream, 4, 1.0, [RunStarted(run_id=RUN)], []).wait()
+        started = (RunStarted(run_id=RUN), message("d"))
+        await journal.append(row.stream, 4, 1.0, started, []).wait()
     with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
-        for table in ("sessions", "events", "deltas", "runs"):
+        for table in ("sessions", "events", "deltas", "runs", "outbox"):
             owners = connection.execute(f"SELECT DISTINCT owner FROM {table}").fetchall()
             assert owners == [("me",)]
 

@@ -54,9 +54,10 @@ class RunRequest(msgspec.Struct):
 
 
 class SteerRequest(msgspec.Struct):
-    """The body of POST /v1/runs/{id}/steer."""
+    """The body of POST /v1/runs/{id}/steer: guidance, or the answer to what the run asks."""
 
     input: str
+    call_id: str | None = None  # whose question it answers; 409 if it waits no more
 
 
 class ApprovalRequest(msgspec.Struct):
@@ -67,8 +68,36 @@ class ApprovalRequest(msgspec.Struct):
     request_id: str | None = None
 
 
+class CodeRequest(msgspec.Struct):
+    """The body of POST /v1/pairing/look-up."""
+
+    code: str
+
+
+class PairRequest(msgspec.Struct):
+    """The body of POST /v1/pairing."""
+
+    code: str
+    roles: list[str]
+
+
+class RemoveRequest(msgspec.Struct):
+    """The body of POST /v1/users/remove."""
+
+    platform: str
+    user: str
+
+
 _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
-    t: msgspec.json.Decoder(t) for t in (RunRequest, SteerRequest, ApprovalRequest)
+    t: msgspec.json.Decoder(t)
+    for t in (
+        RunRequest,
+        SteerRequest,
+        ApprovalRequest,
+        CodeRequest,
+        PairRequest,
+        RemoveRequest,
+    )
 }
 
 

@@ -30,6 +30,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PRINCIPAL: web.AppKey[Principal] = web.AppKey("principal", Principal)
 
 OPEN_ROUTES = frozenset({"/health", "/v1/health"})
+HOOKS = "/hooks/"  # below it platforms call; each channel checks whom it hears
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TOKEN_PARAMETERS = frozenset({"token", "api_key", "apikey", "key", "access_token", "auth"})
 
@@ -55,17 +56,25 @@ _STATUS = {
     "rule_not_found": 404,
     "run_ended": 404,
     "session_not_found": 404,
+    "delivery_not_found": 404,
     "model_not_found": 404,
+    "code_not_found": 404,
+    "user_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
     "approval_not_active": 409,
     "approval_not_pending": 409,
     "run_not_accepting_steer": 409,
+    "question_not_waiting": 409,
+    "session_not_marked": 409,
+    "session_suspended": 409,
+    "delivery_not_waiting": 409,
     "idempotency_key_conflict": 409,
     "body_too_large": 413,
     "unsupported_media_type": 415,
     "queue_full": 429,
+    "too_many_codes": 429,
     "gateway_starting": 503,
     "gateway_draining": 503,
 }
@@ -146,7 +155,9 @@ class Door(Value):
                 "Keys do not belong into URLs, where they get logged. Send it as "
                 "`Authorization: Bearer …` and replace this one if it was real.",
             )
-        if request.path in OPEN_ROUTES or (request.method == "OPTIONS" and origin is not None):
+        if request.path in OPEN_ROUTES or request.path.startswith(HOOKS):
+            return None
+        if request.method == "OPTIONS" and origin is not None:
             return None
         if not self._knows(request.headers.get("Authorization", "")):
             return error_response(401, "invalid_api_key", "Invalid API key")

@@ -25,6 +25,14 @@ _SESSION_ID = {"name": "session_id", "in": "path", "required": True, "schema": {
 _RULE = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
+class QuestionObject(msgspec.Struct):
+    """What a run asks its user, and waits for. Answered by POST /v1/runs/{run_id}/steer."""
+
+    call_id: str
+    question: str
+    options: list[str]
+
+
 class RunObject(msgspec.Struct, omit_defaults=True):
     """A run's status."""
 
@@ -40,6 +48,7 @@ class RunObject(msgspec.Struct, omit_defaults=True):
     usage: UsageObject | None = None
     error: str = ""
     error_code: str = ""
+    question: QuestionObject | None = None
 
 
 class Started(msgspec.Struct):
@@ -143,7 +152,7 @@ def _run_paths() -> dict[str, Any]:
         },
         "/v1/runs/{run_id}/steer": {
             "post": _operation(
-                "Add guidance to a live run",
+                "Add guidance to a live run, or answer what it asks",
                 Steered,
                 body=SteerRequest,
                 parameters=run,

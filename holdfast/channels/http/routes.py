@@ -16,7 +16,7 @@ from holdfast.channels.http.stream import stream_events
 from holdfast.core.approval import Choice
 from holdfast.core.intents import Answer, Principal, Steer, Stop
 from holdfast.core.run import Status
-from holdfast.core.types import RequestId, RunId
+from holdfast.core.types import CallId, RequestId, RunId
 from holdfast.errors import Refused
 from holdfast.gateway import Gateway, RunQuery
 
@@ -132,8 +132,9 @@ class Routes:
 
     async def steer(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        words = bodies.words(bodies.decode(await self._read(request), SteerRequest).input)
-        await self._gateway.send(Steer(self._by, run_id, words))
+        body = bodies.decode(await self._read(request), SteerRequest)
+        call_id = None if body.call_id is None else CallId(body.call_id)
+        await self._gateway.send(Steer(self._by, run_id, bodies.words(body.input), call_id))
         return json_response({"object": "hermes.run.steer", "run_id": run_id, "accepted": True})
 
     async def approval(self, request: web.Request) -> web.Response:
@@ -229,6 +230,7 @@ class Routes:
                     "waiting": health.waiting,
                 },
                 "paused": health.paused,
+                "held": health.held,
                 "sandbox": {"level": health.sandbox, "note": health.sandbox_note},
                 "loop_lag_ms": health.loop_lag_ms,
             },
@@ -260,6 +262,8 @@ class Routes:
                     "run_stop": True,
                     "run_steer": True,
                     "run_approval": True,
+                    "run_question": True,
+                    "subagents": True,
                     "idempotency_key": True,
                     "session_events": True,
                     "late_delivery": False,

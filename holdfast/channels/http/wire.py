@@ -9,7 +9,8 @@ from holdfast.core.approval import (
     ApprovalRequested,
     ApprovalWithdrawn,
 )
-from holdfast.core.call import CallSettled, CallStarted, Outcome
+from holdfast.core.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
+from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress, run_of
 from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Assistant, Message, ToolResult
@@ -31,6 +32,7 @@ from holdfast.gateway import RunView
 STREAM_CLOSED = b": stream closed\n\n"
 KEEP_ALIVE = b": keepalive\n\n"
 RETRY = b"retry: 2000\n\n"
+PREVIEW = 200  # characters of a task
 
 _encode = msgspec.json.Encoder().encode
 
@@ -86,7 +88,7 @@ def run_object(view: RunView) -> dict[str, object]:
         "updated_at": view.updated_at,
         "session_id": view.session_id,
         "model": view.model,
-        "last_event": _LAST_EVENT.get(view.last_event),
+        "last_event": _last_event(view),
     }
     match view.ending:
         case RunCompleted(output=output):
@@ -98,9 +100,22 @@ def run_object(view: RunView) -> dict[str, object]:
             pass
     if view.status.final:
         body["usage"] = usage_object(view.usage)
+    if view.question is not None:
+        body["question"] = question_object(view.question)
     if view.approval is not None:
         body["approval"] = approval_object(view.approval)
     return body
+
+
+def _last_event(view: RunView) -> str | None:
+    if view.last_event == "call.parked":
+        return "question.asked" if view.question is not None else "subagent.started"
+    return _LAST_EVENT.get(view.last_event)
+
+
+def question_object(asked: CallParked) -> dict[str, object]:
+    """What the user is asked, and what they may choose from; any other words will do too."""
+    return {"call_id": asked.call_id, "question": asked.question, "options": asked.options}
 
 
 def approval_object(asked: ApprovalRequested) -> dict[str, object]:
@@ -213,6 +228,32 @@ def _approval_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return "approval.expired", {"request_id": fact.request_id}
         case ApprovalWithdrawn():
             return "approval.withdrawn", {"request_id": fact.request_id, "reason": fact.reason}
+        case CallParked() if fact.question:
+            return "question.asked", question_object(fact)
+        case CallAnswered():
+            return "question.answered", {"call_id": fact.call_id}
+        case _:
+            return _child_event(fact)
+
+
+def _child_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    """One that ends after the run which began it is in the stream of the session only."""
+    match fact:
+        case ChildBegun():
+            return "subagent.started", {
+                "call_id": fact.call_id,
+                "child_run_id": fact.child,
+                "name": fact.name,
+                "preview": fact.task[:PREVIEW],
+                "background": fact.background,
+            }
+        case ChildEnded():
+            return "subagent.completed", {
+                "call_id": fact.call_id,
+                "child_run_id": fact.child,
+                "name": fact.name,
+                "status": fact.status,
+            }
         case _:
             return _process_event(fact)
 

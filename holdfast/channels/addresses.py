@@ -1,0 +1,64 @@
+"""The addresses in a text: which hosts it names, and how to write one that nothing opens. Pure.
+
+An address whose host the user never named could carry away what the agent knows as soon
+as somebody, or a preview, opens it. It is written so that nothing opens it (`defang`).
+An address is what clients make one of: a scheme, a host with a path, a bare name under a
+common ending. This is a net; that previews are off is the sender's work.
+"""
+
+import re
+import unicodedata
+from collections.abc import Collection
+
+# Clients end a path at a bracket or a quote: what follows may be an address of its own.
+_PATH = r"[/\\?\#][^\s<>()\[\]{}\"'«»\u2000-\u206f]*"
+_ENDS = r"(?<![.,:;!?)\]}'\"*_~])"  # as a sentence does, not an address
+ADDRESS = re.compile(
+    rf"""(?<![a-z0-9+.\-])[a-z0-9+.\-]*+:[/\\]{{2,}}[^\s<>/\\?\#]*(?:{_PATH})?{_ENDS}
+    |(?<![\w@./\\\-])\.*+(?:[\w.+\-]++@)?(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?
+       (?=[/\\?\#]\S){_PATH}{_ENDS}
+    |(?<![\w@.\-])\.*+(?:[\w\-]++[.。．｡])+?(?:com|net|org|info|biz|io|ai|app|dev|me|co|xyz|top|site|
+       online|shop|club|cloud|link|page|live|pro|tech|store|space|website|gov|edu|eu|de|uk|ru|cn|
+       fr|nl|us|in|tk|ml|ga|cf|gq|onion|local|internal)(?![\w\-]|[.。．｡]\w)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_NAME = re.compile(r"(?:[\w\-]++\.)++[\w\-]++|\blocalhost\b|\[[0-9a-fA-F:.]++\]")
+_SCHEME = re.compile(r":[/\\]{2,}")
+
+
+def defang(text: str, named_hosts: Collection[str]) -> str:
+    """`text` with every address of another host written as `https[:]//host[.]example/path`."""
+    named = frozenset(map(normal, named_hosts))
+    return ADDRESS.sub(lambda m: m[0] if harmless(m[0], named) else bracketed(m[0]), text)
+
+
+def hosts(text: str) -> frozenset[str]:
+    """Every host that `text` names: what a user wrote, for `named_hosts`."""
+    bare = (normal(m[0]) for m in _NAME.finditer(text))
+    full = (host for m in ADDRESS.finditer(text) for host in _hosts_of(m[0]))
+    return frozenset({*bare, *full} - {""})
+
+
+def _hosts_of(address: str) -> list[str]:
+    """Each host an address names: also that of an address inside its path or query."""
+    rests = _SCHEME.split(address)
+    return [normal(_host(rest)) for rest in (rests[1:] or rests)]
+
+
+def _host(rest: str) -> str:
+    authority = re.split(r"[/\\?#]", rest, maxsplit=1)[0]
+    return re.sub(r":\d*$", "", authority.rpartition("@")[2])
+
+
+def normal(host: str) -> str:
+    return unicodedata.normalize("NFKC", host).casefold().strip(".").removeprefix("www.")
+
+
+def harmless(address: str, named: Collection[str]) -> bool:
+    """Whether it leads nowhere but to `named` and is not glued to another word with a dot."""
+    scheme, *rests = _SCHEME.split(address)
+    return (not rests or scheme.isalpha()) and all(host in named for host in _hosts_of(address))
+
+
+def bracketed(address: str) -> str:
+    return re.sub("[.。．｡:]", r"[\g<0>]", address)

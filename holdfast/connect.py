@@ -1,0 +1,97 @@
+"""Makes the channels that are set up, each with what the configuration says of it.
+
+What only the operator can mend is `Misconfigured` here, before anything is served: no secret,
+one that cannot be one, a channel that nobody brings, a plugin's channel with wrong settings.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+
+from holdfast import config_channels, plugins
+from holdfast.channels.channel import Channel, Clock, Kind
+from holdfast.config import Config
+from holdfast.config_channels import Table
+from holdfast.core.access import Rules
+from holdfast.core.address import Daily, Idle, Never, Reset
+from holdfast.engine.chats import Connected
+from holdfast.errors import Misconfigured
+
+
+def connect(config: Config, clock: Clock) -> dict[str, Connected]:
+    """Every channel that is on, by its name. Nothing is said to any platform yet."""
+    tables = [t for t in config.channels.tables.values() if t.common.enabled]
+    if not tables:
+        return {}
+    kinds = plugins.find_channels([t.name for t in tables], config.plugins)
+    for table in tables:
+        if table.name not in kinds:
+            raise config_channels.unknown(config.file, table.name, kinds)
+    utc_offset_s = _utc_offset_s(clock.now())
+    return {t.name: _connected(config, t, kinds[t.name], clock, utc_offset_s) for t in tables}
+
+
+def found(config: Config) -> str:
+    """What is to be said at the start about the channels that are on; empty if none is."""
+    words = [
+        f"{t.name} (by {t.origin.removeprefix('environment ')}; nobody gets in but by pairing)"
+        if t.origin != str(config.file)
+        else t.name
+        for t in config.channels.tables.values()
+        if t.common.enabled
+    ]
+    return f"chats on {', '.join(words)}" if words else ""
+
+
+def _connected(
+    config: Config, table: Table, kind: Kind, clock: Clock, utc_offset_s: float
+) -> Connected:
+    said = table.common
+    return Connected(
+        channel=_channel(config, table, kind, clock),
+        rules=Rules(said.users, said.chats, said.pairing),
+        groups=said.groups,
+        reset=reset(said.reset, utc_offset_s),
+        busy=said.busy,
+        on_ambiguous=said.on_ambiguous,
+        progress=said.progress,
+    )
+
+
+def _channel(config: Config, table: Table, kind: Kind, clock: Clock) -> Channel:
+    config_channels.check_own(config.file, table, kind.settings)
+    try:
+        settings = msgspec.convert(table.own, kind.settings)
+    except msgspec.ValidationError as error:  # no single key is wrong
+        raise Misconfigured(f"{config.file}: {table.place}: {error}", "mend that table") from None
+    return kind.create(settings, partial(_secret, config, table, kind.secrets), clock)
+
+
+def _secret(config: Config, table: Table, asked: Iterable[str], name: str) -> str:
+    given = config.channels.secrets.get(name)
+    if name not in asked or given is None or given.channel != table.name:
+        raise Misconfigured(
+            f"{table.name} is on and there is no {name}",
+            f'set {name}, or write {name} = "…" under {table.place} in {config.file}, '
+            "or enabled = false to do without it",
+        )
+    return given.secret.reveal()
+
+
+def reset(said: str, utc_offset_s: float) -> Reset:
+    """When a session begins afresh, from words that have been checked."""
+    kind, _, number = said.partition(":")
+    match kind:
+        case "idle":
+            return Idle(float(number))
+        case "daily":
+            return Daily(int(number), utc_offset_s)
+        case _:
+            return Never()
+
+
+def _utc_offset_s(now: float) -> float:
+    offset = datetime.fromtimestamp(now, UTC).astimezone().utcoffset()
+    return offset.total_seconds() if offset else 0.0

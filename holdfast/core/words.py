@@ -1,0 +1,121 @@
+"""Words that come while a session is busy: which run reads them, and what becomes of the others.
+
+Over HTTP every request is a run of its own, behind those before it. In a chat the mode
+decides: *interrupt* ends the run at work and begins another, *queue* waits for it, *steer*
+joins it. Only what is queued waits behind other words of the same speaker: else what has not
+begun yet, or is to go on after a cut, reads them too. While a run has asked its user something,
+words are the answer, in any mode.
+"""
+
+from msgspec.structs import replace
+
+from holdfast.core import call, session
+from holdfast.core.inbox import InputAdmitted, Mode
+from holdfast.core.replies import SUPERSEDED
+from holdfast.core.run import Run, RunQueued
+from holdfast.core.session import Session
+from holdfast.core.types import CallId, Fact, Owner, RunId, Value
+
+
+class OwnRun(Value):
+    """They get a run of their own, behind those before it; the one named makes way."""
+
+    displaces: RunId | None = None
+
+
+class Join(Value):
+    """That run reads them before its next turn; the other one named makes way for it."""
+
+    run_id: RunId
+    displaces: RunId | None = None
+
+
+class Replies(Value):
+    """They are the answer that a call of that run waits for."""
+
+    run_id: RunId
+    call_id: CallId
+
+
+Placement = OwnRun | Join | Replies
+
+
+class Speaker(Value):
+    """Who says them, where a session is several people's."""
+
+    owner: Owner
+    admin: bool
+
+
+def place(now: Session, mode: Mode, by: Speaker) -> Placement:
+    """Where words from a chat go. A run that works for somebody else is left alone."""
+    busy = session.current(now)
+    if busy is None:
+        return OwnRun()
+    mine = {r.id for r in now.runs.values() if by.admin or works_for(now, r) == by.owner}
+    if busy.id in mine and (asked := question(busy)) is not None:
+        return Replies(busy.id, asked)
+    if mode is Mode.QUEUE:
+        return OwnRun()
+    at_work = busy.id in mine and not busy.stop_reason
+    if mode is Mode.STEER and at_work:
+        return Join(busy.id)
+    last = list(now.runs.values())[-1]
+    displaces = busy.id if at_work and not _reads_on(busy) else None
+    return Join(last.id, displaces) if last.id in mine and _reads_on(last) else OwnRun(displaces)
+
+
+def works_for(now: Session, found: Run) -> Owner:
+    """Whose words the run was given."""
+    return found.origin.works_for or now.key.owner
+
+
+def _reads_on(found: Run) -> bool:
+    """Whether it has not begun, or not begun again: then it reads whatever there is."""
+    return not found.stop_reason and (not found.driven or bool(found.cut_by))
+
+
+def question(found: Run, named: CallId | None = None) -> CallId | None:
+    """The call that waits for an answer of the user's: the named one, else the oldest."""
+    if found.stop_reason:
+        return None
+    asked = (k for k, c in found.calls.items() if c.question)
+    return next((k for k in asked if named is None or k == named), None)
+
+
+def admitted(
+    now: Session, placement: Placement, words: InputAdmitted, queued: RunQueued
+) -> tuple[Fact, ...]:
+    """What it takes to place `words`; `queued` is the run they get if they get one."""
+    match placement:
+        case Replies(run_id=run_id, call_id=call_id):
+            return answer(now, run_id, call_id, words)
+        case Join(run_id=run_id, displaces=displaces):
+            joined = replace(_with_unread(now, displaces, words), run_id=run_id, mode=Mode.STEER)
+            return (*_make_way(now, displaces), *session.go_on(now), joined)
+        case OwnRun(displaces=displaces):
+            first = (*session.admit(now), *_make_way(now, displaces), *session.go_on(now))
+            return (*first, _with_unread(now, displaces, words), queued)
+
+
+def _make_way(now: Session, displaced: RunId | None) -> tuple[Fact, ...]:
+    return () if displaced is None else session.stop(now, displaced, SUPERSEDED)
+
+
+def _with_unread(now: Session, displaced: RunId | None, words: InputAdmitted) -> InputAdmitted:
+    """What a run that makes way has not read comes along: nothing that was said is lost."""
+    unread = () if displaced is None else now.runs[displaced].unread
+    said = [now.inputs[i].admitted.text for i in unread]
+    return replace(words, text="\n\n".join((*said, words.text))) if said else words
+
+
+def answer(now: Session, run_id: RunId, call_id: CallId, words: InputAdmitted) -> tuple[Fact, ...]:
+    """What it takes to answer the question of a call with `words`."""
+    tool = now.runs[run_id].calls[call_id].proposal.tool
+    return (
+        *session.go_on(now),
+        call.CallAnswered(run_id=run_id, call_id=call_id, came=words.came),
+        call.CallSettled(
+            run_id=run_id, call_id=call_id, tool=tool, outcome=call.Outcome.OK, text=words.text
+        ),
+    )

@@ -1,0 +1,265 @@
+"""The outbox: what is to be said in chats goes there in order, and what became of it is known.
+
+The journal says what is on its way; the lanes carry it. This takes up what was left at the start
+and what is committed from then on, counts, and hears the operator: what was held or given up can
+be sent after all, what was not sent can be dropped.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import anyio
+from anyio.abc import TaskGroup
+
+from holdfast.core import delivery
+from holdfast.core.delivery import (
+    Delivery,
+    DeliveryQueued,
+    SendAbandoned,
+    SendAccepted,
+    SendHeld,
+    SendReleased,
+    Status,
+)
+from holdfast.core.events import Record
+from holdfast.core.types import DeliveryId, SessionKey, Value
+from holdfast.engine.clock import Clock
+from holdfast.engine.lanes import (
+    LOOK_AGAIN_S,
+    NOTHING_TO_CHANGE,
+    TOO_LATE,
+    Lanes,
+    Message,
+    Outlet,
+    after,
+)
+from holdfast.engine.presence import Presence
+from holdfast.engine.sessions import Sessions
+from holdfast.errors import JournalUnavailable, Refused
+from holdfast.journal.journal import Conflict, Journal, Outbound
+
+log = logging.getLogger(__name__)
+
+NAMES = 4096  # of messages that were sent lately are known without reading
+LISTED = 200
+RETRY_CONFLICTS = 5
+DROPPED = "dropped by the operator"
+
+_OURS = frozenset({DeliveryQueued, *delivery.Event.__args__})
+_UNSENT = frozenset(Status) - {Status.SENT}
+
+
+class Counts(Value):
+    """How it stands; what was done is counted from the start of the process."""
+
+    pending: int
+    lanes: int  # places where something is to be said
+    held: int
+    sent: int
+    repeated: int  # copies of what may have arrived before
+    dead: int
+    oldest_s: float  # the age of what waits longest to be sent
+
+
+class Outbox:
+    """Carries what the journal says is on its way."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        sessions: Sessions,
+        clock: Clock,
+        outlets: Mapping[str, Outlet],
+        tasks: TaskGroup,
+    ) -> None:
+        self._journal = journal
+        self._sessions = sessions
+        self._clock = clock
+        self._tasks = tasks
+        shown = {name: outlet.channel for name, outlet in outlets.items()}
+        self._presence = Presence(sessions, clock, shown, tasks, self._name_of)
+        self._lanes = Lanes(
+            sessions, clock, outlets, tasks, self._presence, self._key_of, self._name_of
+        )
+        self._names: OrderedDict[DeliveryId, str] = OrderedDict()
+        self._held: set[DeliveryId] = set()
+        self._sent = self._dead = 0
+        self._word = anyio.Lock()  # one order at a time
+        self._open = False
+        self._early: list[Record] | None = None  # committed while the journal is read
+        journal.on_failure(self._lanes.void)
+
+    async def start(self) -> None:
+        """Take up what an earlier process left. Until then nothing is sent, and nothing lost."""
+        async with self._word:
+            self._early = []
+            found = await self._journal.undelivered()
+            early, self._early = self._early, None
+            self._open = True
+            for one in found:
+                if one.now.status is Status.HELD and not one.queued.perishable:
+                    self._held.add(one.now.id)
+                else:
+                    self._lanes.add(Message(one.queued, one.now, one.now, one.key, old=True))
+            self.committed(early)
+
+    def committed(self, records: Sequence[Record]) -> None:
+        """On the loop, after every commit: send what was queued, show what is at work."""
+        if self._early is not None:
+            self._early += [r for r in records if type(r.fact) in _OURS]
+            return
+        if not self._open:
+            return
+        for record in records:
+            fact = record.fact
+            if type(fact) is DeliveryQueued:
+                self._take(record, fact)
+            elif isinstance(fact, delivery.Event):
+                self._note(fact)
+        self._presence.committed(records)
+
+    async def stop(self, within_s: float) -> None:
+        """Let what is queued go out for so long. Afterwards nothing is sent."""
+        self._presence.stop()
+        await self._lanes.stop(within_s)
+        self._open = False
+
+    def counts(self) -> Counts:
+        """How it stands, from memory."""
+        waiting = self._lanes.messages.values()
+        oldest = min((m.now.queued_at for m in waiting), default=inf)
+        return Counts(
+            pending=len(waiting),
+            lanes=len(self._lanes),
+            held=len(self._held),
+            sent=self._sent,
+            repeated=self._lanes.repeated,
+            dead=self._dead,
+            oldest_s=max(0.0, self._clock.now() - oldest),
+        )
+
+    async def listed(self, *, everything: bool = False) -> list[Outbound]:
+        """What is not sent, newest first; of what was given up only what somebody may miss."""
+        found = await self._journal.deliveries(_UNSENT, LISTED)
+        return [one for one in found if everything or _is_missed(one)]
+
+    async def find(self, delivery_id: DeliveryId) -> Outbound:
+        """One message; refused with `delivery_not_found`."""
+        found = await self._journal.delivery(delivery_id)
+        if found is None:
+            raise Refused("delivery_not_found", f"There is no message {delivery_id}.")
+        return found
+
+    async def release(self, delivery_id: DeliveryId) -> None:
+        """Send what was held or given up, after all. Durable when this returns."""
+        await self._order(SendReleased(delivery_id=delivery_id, at=self._clock.now()))
+
+    async def drop(self, delivery_id: DeliveryId) -> None:
+        """Give up what was not sent. Durable when this returns."""
+        await self._order(SendAbandoned(delivery_id=delivery_id, reason=DROPPED))
+
+    def _take(self, record: Record, queued: DeliveryQueued) -> None:
+        """A message that was queued just now. On the way down only what is worth nothing later."""
+        known = queued.delivery_id in self._lanes.messages or queued.delivery_id in self._names
+        if known or (self._lanes.closing and not queued.perishable):
+            return
+        now = Delivery(queued.delivery_id, queued_at=record.at)
+        self._lanes.add(Message(queued, now, now, self._sessions.key_of(record.stream)))
+
+    def _note(self, fact: delivery.Event) -> None:
+        """What became of one, whoever said it."""
+        message = self._lanes.messages.get(fact.delivery_id)
+        if message is not None and (kept := after(message.kept, fact)) is not None:
+            message.kept = kept
+        match fact:
+            case SendAccepted():
+                self._sent += 1
+                self._names[fact.delivery_id] = fact.external_id
+                if len(self._names) > NAMES:
+                    self._names.popitem(last=False)
+            case SendHeld():
+                self._held.add(fact.delivery_id)
+                log.warning("a message is held", extra=_said(fact))
+            case SendAbandoned():
+                self._held.discard(fact.delivery_id)
+                if fact.reason not in _OF_NO_USE:
+                    self._dead += 1
+                    log.warning("a message was given up", extra=_said(fact))
+            case SendReleased():
+                self._held.discard(fact.delivery_id)
+                if message is None:
+                    self._tasks.start_soon(self._fetch, fact.delivery_id)
+            case _:
+                pass
+
+    async def _fetch(self, delivery_id: DeliveryId) -> None:
+        """One that is not in memory is to be sent again."""
+        while self._open and not self._lanes.closing:
+            try:
+                async with self._word:
+                    found = await self._journal.delivery(delivery_id)
+                    if found is not None and found.now.status is Status.PENDING:
+                        if delivery_id not in self._lanes.messages:
+                            self._lanes.add(Message(found.queued, found.now, found.now, found.key))
+                return
+            except Exception:
+                log.exception("a message is read again", extra={"delivery_id": delivery_id})
+            await self._clock.sleep(LOOK_AGAIN_S)
+
+    async def _key_of(self, delivery_id: DeliveryId) -> SessionKey:
+        return (await self.find(delivery_id)).key
+
+    async def _name_of(self, delivery_id: DeliveryId) -> str:
+        if (name := self._names.get(delivery_id)) is not None:
+            return name
+        found = await self._journal.delivery(delivery_id)
+        return "" if found is None else found.now.external_id
+
+    async def _order(self, fact: SendReleased | SendAbandoned) -> None:
+        """A person's word about one message."""
+        async with self._word:
+            for _ in range(RETRY_CONFLICTS):
+                # Memory first: what is read of one that is being sent may be old already.
+                here = self._lanes.messages.get(fact.delivery_id)
+                found = await self.find(fact.delivery_id)
+                message = here or Message(found.queued, found.now, found.now, found.key)
+                try:
+                    async with self._sessions.hold(found.key) as held:
+                        in_flight = here is not None and message.now.status is Status.SENDING
+                        pending = None if in_flight else self._lanes.enqueue(held, message, fact)
+                        if pending is None:
+                            raise _declined(message.now)
+                        self._lanes.rouse(message)
+                        await pending.wait()
+                        return
+                except Conflict:
+                    continue  # somebody appended meanwhile: look again
+        raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
+
+
+_OF_NO_USE = frozenset({TOO_LATE, DROPPED, NOTHING_TO_CHANGE})
+
+
+def _is_missed(one: Outbound) -> bool:
+    """Whether somebody may wonder where it is: it waits, or the platform would not have it."""
+    return not (one.now.status is Status.DEAD and one.now.reason in _OF_NO_USE)
+
+
+def _said(fact: SendHeld | SendAbandoned) -> dict[str, str]:
+    return {"delivery_id": fact.delivery_id, "reason": fact.reason}
+
+
+def _declined(now: Delivery) -> Refused:
+    """Why a person's word comes too late, or too early."""
+    match now.status:
+        case Status.SENT:
+            words = "was sent"
+        case Status.DEAD:
+            words = "was given up already"
+        case Status.SENDING:
+            words = "is being sent right now; look again in a moment"
+        case _:
+            words = "is on its way already"
+    return Refused("delivery_not_waiting", f"Message {now.id} {words}.")

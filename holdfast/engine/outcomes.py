@@ -1,0 +1,91 @@
+"""What becomes of a call, as the facts that say so."""
+
+from typing import Any
+
+from holdfast.core import call as machine
+from holdfast.core.call import Call, CallParked, CallSettled, OnCrash, Outcome
+from holdfast.core.child import ChildBegun
+from holdfast.core.process import ProcessStarted
+from holdfast.core.types import RunId
+from holdfast.tools.tool import Background, Context, Delegated, Park, Tool
+
+
+def plain(text: str) -> str:
+    """Text that can be written down: names of files need not be Unicode."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def settled(
+    run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
+) -> CallSettled:
+    """It has come to its end."""
+    return CallSettled(
+        run_id=run_id,
+        call_id=call.proposal.call_id,
+        tool=call.proposal.tool,
+        outcome=outcome,
+        text=plain(text),
+        duration_s=round(duration_s, 6),
+    )
+
+
+def timed_out(run_id: RunId, call: Call, tool: Tool[Any], duration: float) -> CallSettled:
+    """It was cut by its time limit."""
+    text = f"Timed out after {tool.timeout_s:g} s."
+    if tool.on_crash is OnCrash.REPEAT:
+        return settled(run_id, call, Outcome.FAILED, text, duration)
+    text += " It may have taken effect in part; check before you repeat it."
+    return settled(run_id, call, Outcome.UNKNOWN, text, duration)
+
+
+def aborted(run_id: RunId, call: Call, on_crash: OnCrash) -> CallSettled:
+    """Its run is stopped."""
+    step = machine.abort(call, on_crash)
+    return settled(run_id, call, step.outcome, step.text)
+
+
+def parked(context: Context, outcome: Park) -> CallParked:
+    """It waits for somebody."""
+    return CallParked(
+        run_id=context.run_id,
+        call_id=context.call_id,
+        reason=plain(outcome.reason),
+        question=plain(outcome.question),
+        options=tuple(map(plain, outcome.options)),
+        child=outcome.delegated.child if outcome.delegated else RunId(""),
+    )
+
+
+def background(context: Context, begun: Background | None) -> tuple[ProcessStarted, ...]:
+    """It leaves a process behind, if it does."""
+    if begun is None:
+        return ()
+    started = ProcessStarted(
+        process_id=begun.process_id,
+        started_by=context.run_id,
+        call_id=context.call_id,
+        command=plain(begun.command),
+        notify=begun.notify,
+        watch=begun.watch,
+        detach=begun.detach,
+        origin=context.origin,
+    )
+    return (started,)
+
+
+def child(context: Context, begun: Delegated | None, *, background: bool) -> tuple[ChildBegun, ...]:
+    """It wants a run of its own, if it does."""
+    if begun is None:
+        return ()
+    wanted = ChildBegun(
+        run_id=context.run_id,
+        call_id=context.call_id,
+        child=begun.child,
+        task=plain(begun.task),
+        name=plain(begun.name),
+        background=background,
+        depth=context.depth + 1,
+        note=begun.note,
+        origin=context.origin,
+    )
+    return (wanted,)

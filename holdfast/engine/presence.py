@@ -1,0 +1,200 @@
+"""What a chat sees of work in progress: that somebody types, and how far it is.
+
+None of it is written down and none of it has to arrive: what is lost is shown anew a moment
+later, or by the run's last word. A run that is at work is accompanied by a task or two, one
+that waits or has ended by none.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
+
+from holdfast.channels.channel import Channel, Doubtful, Later, Outgoing, Sent
+from holdfast.core import call, run
+from holdfast.core.address import Address
+from holdfast.core.call import CallStarted
+from holdfast.core.events import TERMINAL, Record, run_of
+from holdfast.core.replies import step
+from holdfast.core.run import Run
+from holdfast.core.types import DeliveryId, Fact, RunId
+from holdfast.engine.clock import Clock
+from holdfast.engine.sessions import Sessions
+
+log = logging.getLogger(__name__)
+
+TYPING_EVERY_S = 4.0
+CHANGE_EVERY_S = 3.0
+CHANGE_S = 5.0  # for a change to be made; the run's last word waits that long for it at most
+
+
+async def carry(channel: Channel, message: Outgoing, clock: Clock, within_s: float) -> Sent:
+    """Have the message carried; nobody knows what became of it if that takes longer."""
+    answer: Sent = Doubtful(f"no answer within {within_s:g} s")
+
+    async def give_up() -> None:
+        await clock.sleep(within_s)
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(give_up)
+        try:
+            answer = await channel.deliver(message)
+        except Exception as error:
+            log.exception("a channel raised", extra={"channel": channel.name})
+            answer = Doubtful(f"the channel failed ({type(error).__name__}); the log says how")
+        group.cancel_scope.cancel()
+    return answer
+
+
+@dataclass(slots=True, eq=False)
+class _Shown:
+    """One run at work."""
+
+    run_id: RunId
+    channel: Channel
+    address: Address
+    typing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    nap: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    over: bool = False
+    text: str = ""  # what the message should say
+    said: str = ""  # what it says
+    telling: bool = False
+    next_at: float = 0.0
+
+    @property
+    def message(self) -> DeliveryId:
+        """The delivery that shows how far the run is."""
+        return DeliveryId(f"pro_{self.run_id}")
+
+
+class Presence:
+    """Shows what is at work, in the chats it is done for."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        clock: Clock,
+        channels: Mapping[str, Channel],
+        tasks: TaskGroup,
+        message_id: Callable[[DeliveryId], Awaitable[str]],
+    ) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._channels = channels
+        self._tasks = tasks
+        self._message_id = message_id  # what the platform calls it; empty: it does not have it
+        self._runs: dict[RunId, _Shown] = {}
+        self._changing: dict[DeliveryId, anyio.Event] = {}
+        self._open = True
+
+    def committed(self, records: Sequence[Record]) -> None:
+        """On the loop, after every commit: begin and end what is shown."""
+        if not self._open:
+            return
+        for record in records:
+            fact = record.fact
+            if type(fact) in _SIGNS and (run_id := run_of(fact)) is not None:
+                self._look(run_id, fact)
+
+    def stop(self) -> None:
+        """Show nothing any more."""
+        self._open = False
+        for run_id in tuple(self._runs):
+            self._end(run_id)
+
+    async def settled(self, delivery_id: DeliveryId) -> None:
+        """Return when no change of that message is on its way: the next one comes after it."""
+        if (changed := self._changing.get(delivery_id)) is not None:
+            await changed.wait()
+
+    def _look(self, run_id: RunId, fact: Fact) -> None:
+        now = self._at_work(run_id)
+        if now is None or (address := now.origin.address) is None:
+            self._end(run_id)
+        elif (channel := self._channels.get(address.platform)) is not None:
+            shown = self._runs.get(run_id) or self._begin(run_id, channel, address)
+            if isinstance(fact, CallStarted) and now.origin.progress and now.parent is None:
+                self._progress(shown, now, fact)
+
+    def _at_work(self, run_id: RunId) -> Run | None:
+        found = self._sessions.running(run_id)
+        if found is None or found[1].status is not run.Status.RUNNING or found[1].stop_reason:
+            return None
+        return found[1]
+
+    def _begin(self, run_id: RunId, channel: Channel, address: Address) -> _Shown:
+        shown = self._runs[run_id] = _Shown(run_id, channel, address.place)
+        if channel.capabilities.typing:
+            self._tasks.start_soon(self._type, shown)
+        return shown
+
+    def _end(self, run_id: RunId) -> None:
+        if (shown := self._runs.pop(run_id, None)) is not None:
+            shown.over = True
+            shown.typing.cancel()
+            shown.nap.cancel()
+
+    async def _type(self, shown: _Shown) -> None:
+        with shown.typing:
+            while self._at_work(shown.run_id) is not None:
+                try:
+                    await shown.channel.show_typing(shown.address)
+                except Exception:
+                    log.exception("a channel raised", extra={"channel": shown.channel.name})
+                await self._clock.sleep(TYPING_EVERY_S)
+
+    def _progress(self, shown: _Shown, now: Run, started: CallStarted) -> None:
+        if not shown.channel.capabilities.edits:
+            return
+        shown.text = f"Working, step {now.steps}: {step(started)}"
+        if now.steps == 1:
+            shown.said = shown.text  # so says the message itself, which is queued with this fact
+            shown.next_at = self._clock.now() + CHANGE_EVERY_S
+        if not shown.telling and shown.text != shown.said:
+            shown.telling = True
+            self._tasks.start_soon(self._tell, shown)
+
+    async def _tell(self, shown: _Shown) -> None:
+        """Say what is newest, not too often, until there is nothing newer."""
+        try:
+            while not shown.over and shown.text != shown.said:
+                if (wait_s := shown.next_at - self._clock.now()) > 0:
+                    with anyio.CancelScope() as shown.nap:
+                        await self._clock.sleep(wait_s)
+                    continue
+                shown.next_at, shown.said = self._clock.now() + CHANGE_EVERY_S, shown.text
+                await self._change(shown)
+        except Exception:
+            log.exception("progress was not shown", extra={"run_id": shown.run_id})
+        finally:
+            shown.telling = False
+
+    async def _change(self, shown: _Shown) -> None:
+        edit = await self._message_id(shown.message)
+        if not edit or shown.over:
+            return  # the message has yet to arrive, or its last words are on their way
+        message = Outgoing(shown.message, shown.address, shown.said, edit=edit)
+        done = self._changing[shown.message] = anyio.Event()
+        try:
+            answer = await carry(shown.channel, message, self._clock, CHANGE_S)
+        finally:
+            del self._changing[shown.message]
+            done.set()
+        if isinstance(answer, Later):
+            shown.next_at = max(shown.next_at, self._clock.now() + answer.after_s)
+
+
+# What a run may begin to be at work with, or cease to be.
+_SIGNS: frozenset[type[Fact]] = frozenset(
+    {
+        run.RunStarted,
+        run.RunResumed,
+        run.RunInterrupted,
+        run.StopAsked,
+        *call.Event.__args__,
+        *TERMINAL,
+    }
+)

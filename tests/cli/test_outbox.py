@@ -1,0 +1,184 @@
+"""`holdfast outbox`: what is not sent, and a word to it, from any terminal."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from aiohttp import web
+
+from holdfast.channels.channel import Doubtful, Later, Refused
+from holdfast.channels.http import outbox
+from holdfast.channels.http.door import Door, guard
+from holdfast.core.approval import Role
+from holdfast.core.delivery import DeliveryQueued, OnAmbiguous, Status
+from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.types import OPERATOR, DeliveryId, RunId
+from holdfast.engine.clerk import Clerk
+from holdfast.journal.audit import Entry
+from holdfast.lock import SOCKET
+from tests.cli import Place
+from tests.engine.postroom import Desk, message, sending
+from tests.fakes.channel import Chat
+from tests.fakes.clock import ManualClock
+from tests.fakes.gateway import ROOT
+
+pytestmark = pytest.mark.anyio
+
+BY = Principal(OPERATOR, Capabilities("cli", answerable=True, late=True), frozenset(Role))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.environ |= {"PYTHONPATH": str(ROOT), "HOLDFAST_MODEL": "scripted/demo"}
+    return place
+
+
+class Office:
+    """A door to an outbox, and what the audit was told."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.audit: list[Entry] = []
+
+    async def note(self, entry: Entry) -> None:
+        self.audit.append(entry)
+
+
+@asynccontextmanager
+async def office(place: Place, chat: Chat) -> AsyncIterator[Office]:
+    """The operator's door to the home of `place`, with an outbox behind it."""
+    socket = place.home / SOCKET
+    socket.parent.mkdir(mode=0o700, parents=True)
+    clock = ManualClock(time.time())
+    async with sending(place.root, chat, clock=clock, on_ambiguous=OnAmbiguous.HOLD) as desk:
+        it = Office(desk)
+        app = web.Application(middlewares=[guard(Door(BY))])
+        outbox.add_routes(app, Clerk(desk.outbox, it.note), BY)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+        await runner.setup()
+        try:
+            await web.UnixSite(runner, str(socket)).start()
+            yield it
+        finally:
+            await runner.cleanup()
+
+
+async def test_that_nothing_waits_is_said(place: Place) -> None:
+    async with office(place, Chat()):
+        for args in ((), ("list",), ("--all",)):
+            result = await place.holdfast("outbox", *args)
+            assert (result.code, result.out, result.err) == (0, "Nothing waits to be sent.\n", "")
+        assert (await place.holdfast("outbox", "--json")).out == ""
+
+
+async def test_what_is_not_sent_is_listed_with_its_chat_its_age_and_why(place: Place) -> None:
+    chat = Chat()
+    chat.answer("42", Refused("blocked\nby the\x1b user"))
+    chat.answer("43", Doubtful("the connection broke"))
+    chat.answer("44", anyio.Event())
+    async with office(place, chat) as it:
+        text = DeliveryQueued(
+            delivery_id=DeliveryId("out_1"),
+            address=chat.address("42", "7"),
+            text="**Hello**\nthere, " + "and on " * 20,
+            of_run=RunId("run_1"),
+        )
+        await it.desk.say("42", text)
+        await it.desk.become("out_1", Status.DEAD)
+        await it.desk.say("43", message(chat, "43", "out_2"))
+        await it.desk.become("out_2", Status.HELD)
+        await it.desk.say("44", message(chat, "44", "out_3"), message(chat, "44", "out_4"))
+        await it.desk.become("out_3", Status.SENDING)
+        listed = await place.holdfast("outbox")
+        assert (listed.code, listed.err) == (0, "")
+        lines = listed.out.splitlines()
+        age = lines[0].split("  ")[-1].removesuffix(", 0 tries")
+        assert age.endswith(" s old")
+        assert lines[0].startswith("out_4  pending  chat 44  ")
+        assert lines[1] == "  “out_4”"
+        assert lines[2].startswith("out_3  sending  chat 44  ")
+        assert lines[4].startswith("out_2  held  chat 43  ") and lines[4].endswith(", 1 try")
+        assert lines[5:7] == ["  it may have arrived: the connection broke", "  “out_2”"]
+        assert lines[7].startswith("out_1  dead  chat 42, thread 7  ")
+        assert lines[8] == "  blocked by the\\u{1b} user"
+        assert lines[9].startswith("  “**Hello** there, and on ") and lines[9].endswith("…”")
+        found = [
+            json.loads(line)
+            for line in (await place.holdfast("outbox", "--json")).out.split("\n")[:-1]
+        ]
+        assert [(m["delivery_id"], m["status"]) for m in found] == [
+            ("out_4", "pending"),
+            ("out_3", "sending"),
+            ("out_2", "held"),
+            ("out_1", "dead"),
+        ]
+        assert found[3]["run_id"] == "run_1"
+
+        shown = (await place.holdfast("outbox", "show", "out_1")).out
+        assert "status   dead\nreason   blocked by the\\u{1b} user\n" in shown
+        assert "to       chat 42, thread 7\n" in shown and "run      run_1\n" in shown
+        assert shown.endswith(f"text\n  **Hello**\n  there, {'and on ' * 20}\n")
+        (line,) = (await place.holdfast("outbox", "show", "out_1", "--json")).out.splitlines()
+        assert json.loads(line)["text"] == text.text
+
+
+async def test_what_was_given_up_is_sent_after_all_by_the_beginning_of_its_id(place: Place) -> None:
+    chat = Chat()
+    chat.answer("42", Refused("blocked"), Refused("blocked"))
+    async with office(place, chat) as it:
+        await it.desk.say("42", message(chat, "42", "out_12"), message(chat, "42", "out_13"))
+        await it.desk.become("out_13", Status.DEAD)
+        unclear = await place.holdfast("outbox", "resend", "out_1")
+        assert (unclear.code, unclear.out) == (2, "")
+        assert unclear.err == "holdfast: say which of 2: out_13, out_12\n"
+        result = await place.holdfast("outbox", "resend", "out_12")
+        assert (result.code, result.out, result.err) == (0, "out_12 is sent again\n", "")
+        await it.desk.become("out_12", Status.SENT)
+        assert chat.texts("42") == ["out_12", "out_13", "out_12"]
+        assert [(e.kind, e.who, e.what) for e in it.audit] == [
+            ("message.resent", "operator", "out_12")
+        ]
+        again = await place.holdfast("outbox", "resend", "out_12")
+        assert (again.code, again.out) == (1, "")
+        assert again.err == "holdfast: Message out_12 was sent.\n"
+
+
+async def test_what_waits_is_dropped(place: Place) -> None:
+    chat = Chat()
+    chat.answer("42", Later("down", 3600.0))
+    async with office(place, chat) as it:
+        await it.desk.say("42", message(chat, "42", "out_1"), message(chat, "42", "out_1.1"))
+        await it.desk.become("out_1", Status.RETRY)
+        result = await place.holdfast("outbox", "drop", "out_1")  # all of an id is no beginning
+        assert (result.code, result.out, result.err) == (0, "out_1 dropped\n", "")
+        await it.desk.become("out_1.1", Status.SENT)
+        assert (await place.holdfast("outbox")).out == "Nothing waits to be sent.\n"
+        assert "dropped by the operator" in (await place.holdfast("outbox", "--all")).out
+        again = await place.holdfast("outbox", "drop", "out_1")
+        assert (again.code, again.err) == (1, "holdfast: Message out_1 was given up already.\n")
+
+
+async def test_a_message_that_is_not_there_is_not_found(place: Place) -> None:
+    async with office(place, Chat()) as it:
+        for word in ("show", "resend", "drop"):
+            unknown = await place.holdfast("outbox", word, "out_0")
+            assert (unknown.code, unknown.out) == (1, "")
+            assert unknown.err == (
+                "holdfast: there is no message out_0; see what is not sent: holdfast outbox --all\n"
+            )
+            unnamed = await place.holdfast("outbox", word)
+            assert (unnamed.code, unnamed.out) == (2, "")
+            assert f"say which: holdfast outbox {word} ID" in unnamed.err
+        assert it.audit == []
+
+
+async def test_the_help_says_what_can_be_done(place: Place) -> None:
+    assert "outbox" in (await place.holdfast("--help")).out
+    text = (await place.holdfast("outbox", "--help")).out
+    assert "holdfast outbox resend ID" in text
+    assert "held: it waits for your word" in text

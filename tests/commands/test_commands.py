@@ -1,0 +1,338 @@
+"""Each command: what it asks of the conversation, what it says, what it says to wrong words."""
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.approval import Choice, Role
+from holdfast.core.inbox import Mode
+from holdfast.core.run import Status
+from holdfast.core.types import Usage
+from holdfast.errors import Refused
+from holdfast.gateway import ChatStatus
+from tests.commands.fake_chat import COMMANDS, HEALTH, FakeChat, request, run, session, told
+
+
+async def test_new_begins_a_fresh_session() -> None:
+    chat = FakeChat()
+    assert "/resume" in await told(chat, "/new")
+    assert chat.asked == [("begin",)]
+
+
+@pytest.mark.parametrize("name", ["new", "retry", "undo", "restart", "home"])
+async def test_what_takes_no_words_does_nothing_when_it_gets_some(name: str) -> None:
+    chat = FakeChat()
+    said = await told(chat, f"/{name} 2")
+    assert said == f"Nothing was done: /{name} takes no words. Send it alone."
+    assert chat.asked == []
+
+
+@pytest.mark.parametrize("text", ["/stop", "/stop now!"])
+async def test_stop_stops_whatever_stands_behind_it(text: str) -> None:
+    chat = FakeChat()
+    chat.stops, chat.after = 2, replace(chat.now, suspended=True)
+    said = await told(chat, text)
+    assert said.startswith("Stopped: 2 runs. Your next words begin afresh; /resume")
+    assert chat.asked == [("stop",)]
+
+
+async def test_stop_with_nothing_at_work_says_so() -> None:
+    assert await told(FakeChat(), "/stop") == "Nothing was at work."
+
+
+async def test_status_of_a_quiet_chat() -> None:
+    assert await told(FakeChat(), "/status") == (
+        "**Nothing is at work.**\n"
+        "Model: `openai/m`\n"
+        "New words while it works: interrupt (/busy)\n"
+        "Sandbox: L2: own namespaces"
+    )
+
+
+async def test_status_tells_what_is_at_work_and_what_it_waits_for() -> None:
+    chat = FakeChat()
+    chat.now = replace(
+        chat.now,
+        run=run(status=Status.WAITING),
+        steps=1,
+        waiting=2,
+        question="Which\n`branch`?",
+        approvals=(request("a1", "make `x`"), request("b2", "y" * 90)),
+    )
+    lines = (await told(chat, "/status")).split("\n")
+    assert lines[:6] == [
+        "**Waiting:** `run_1`, asked for 3 min ago, 1 step.",
+        "Behind it: 2 runs.",
+        "It asks you: ``Which `branch`?`` Your next words are the answer.",
+        "It needs your approval (/approve or /deny, the first one first):",
+        "- `` make `x` `` (`apr_a1`, 5 min left)",
+        f"- `{'y' * 60}…` (`apr_b2`, 5 min left)",
+    ]
+
+
+@pytest.mark.parametrize("status", [s for s in Status if not s.final])
+async def test_status_knows_every_state_of_a_run(status: Status) -> None:
+    chat = FakeChat()
+    chat.now = replace(chat.now, run=run(status=status))
+    said = await told(chat, "/status")
+    assert "`run_1`" in said and "no step yet" in said and "Just ended" not in said
+    chat.now = replace(chat.now, run=run(status=status, stopping=True))
+    assert "**Being stopped:**" in await told(chat, "/status")
+
+
+async def test_status_tells_what_is_wrong() -> None:
+    chat = FakeChat()
+    why = "the sandbox is weaker than before; run `holdfast sandbox accept`"
+    ill = replace(HEALTH, paused=why, sandbox_note=why, status="draining", journal="full")
+    chat.now = replace(chat.now, health=ill, suspended=True)
+    said = await told(chat, "/status")
+    assert said.count(why) == 1 and f"**Paused:** no work is done: {why}" in said
+    assert "The gateway is draining." in said and "The journal is full:" in said
+    assert "Your next words begin a fresh session" in said
+
+
+async def test_queue_alone_says_how_many_wait() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/queue") == "Nothing waits."
+    chat.now = replace(chat.now, run=run(), waiting=1)
+    assert await told(chat, "/queue") == "Waiting: 1 run."
+    assert chat.asked == []
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_words_go_on_whole_and_as_the_command_says(mode: Mode) -> None:
+    chat = FakeChat()
+    assert await told(chat, f"/{mode} first\n  second") == ""  # a run begins: it will answer
+    assert chat.asked == [("say", "first\n  second", mode)]
+
+
+def _busy(chat: FakeChat, before: ChatStatus, after: ChatStatus) -> FakeChat:
+    chat.now, chat.after = before, after
+    return chat
+
+
+async def test_words_for_a_busy_run_are_told_what_became_of_them() -> None:
+    quiet = FakeChat().now
+    busy = replace(quiet, run=run(), waiting=1)
+    longer = replace(busy, waiting=2)
+    leaving = replace(longer, run=run(stopping=True))
+    others = replace(busy, run=run("run_2"))
+
+    queued = "Queued, behind the run at work and 1 more."
+    assert await told(_busy(FakeChat(), busy, longer), "/queue x") == queued
+    assert await told(_busy(FakeChat(), busy, longer), "/interrupt x") == queued  # not theirs
+    passed = "Passed on: it is read before the next step."
+    assert await told(_busy(FakeChat(), busy, busy), "/steer x") == passed
+    for after in (leaving, others, quiet):
+        assert await told(_busy(FakeChat(), busy, after), "/interrupt x") == ""
+    first = replace(quiet, run=run())
+    chat = _busy(FakeChat(), first, replace(first, waiting=1))
+    assert await told(chat, "/queue x") == "Queued, behind the run at work."
+
+
+async def test_words_answer_a_question_in_any_mode() -> None:
+    chat = FakeChat()
+    chat.now = replace(chat.now, run=run(), question="Which?")
+    assert await told(chat, "/queue the second") == "Taken as the answer to its question."
+
+
+@pytest.mark.parametrize("name", ["steer", "interrupt"])
+async def test_words_that_are_missing_are_asked_for(name: str) -> None:
+    chat = FakeChat()
+    assert (await told(chat, f"/{name}")).startswith(f"/{name} takes words: ")
+    assert chat.asked == []
+
+
+async def test_busy_shows_and_chooses() -> None:
+    chat = FakeChat()
+    assert (await told(chat, "/busy")).startswith("Now: interrupt. New words stop")
+    for mode in Mode:
+        assert (await told(chat, f"/busy {mode.upper()}")).startswith("New words ")
+    assert chat.asked == [("choose_busy_mode", mode) for mode in Mode]
+
+
+@pytest.mark.parametrize("words", ["wait", "queue steer"])
+async def test_busy_says_what_it_takes(words: str) -> None:
+    chat = FakeChat()
+    assert await told(chat, f"/busy {words}") == "/busy takes interrupt, queue or steer."
+    assert chat.asked == []
+
+
+def _pending(*names: str) -> FakeChat:
+    chat = FakeChat()
+    chat.now = replace(chat.now, run=run(), approvals=tuple(map(request, names)))
+    return chat
+
+
+@pytest.mark.parametrize(
+    ("text", "choice", "name", "said"),
+    [
+        ("/approve", Choice.ONCE, "a1", "Allowed once: `make`"),
+        ("/approve session", Choice.SESSION, "a1", "Allowed in this session: `make`"),
+        ("/approve apr_b2", Choice.ONCE, "b2", "Allowed once: `make`"),
+        ("/approve SESSION B2", Choice.SESSION, "b2", "Allowed in this session: `make`"),
+        ("/approve b once", Choice.ONCE, "b2", "Allowed once: `make`"),
+        ("/deny", Choice.DENY, "a1", "Denied: `make`"),
+        ("/deny b2", Choice.DENY, "b2", "Denied: `make`"),
+    ],
+)
+async def test_the_oldest_or_the_named_request_is_answered(
+    text: str, choice: Choice, name: str, said: str
+) -> None:
+    chat = _pending("a1", "b2")
+    left = "1 more approval waiting: /status lists what is asked."
+    assert await told(chat, text) == f"{said}\n{left}"
+    assert chat.asked == [("answer", choice, f"apr_{name}")]
+
+
+async def test_the_last_request_leaves_none_and_then_nothing_waits() -> None:
+    chat = _pending("a1")
+    assert await told(chat, "/approve") == "Allowed once: `make`"
+    for text in ("/approve", "/deny", "/approve a1"):
+        assert await told(chat, text) == "Nothing waits for an approval."
+    assert len(chat.asked) == 1
+
+
+async def test_always_is_passed_on_and_what_was_recorded_is_told() -> None:
+    chat = _pending("a1")
+    assert await told(chat, "/approve always") == "Allowed in this session: `make`"
+    assert chat.asked == [("answer", Choice.ALWAYS, "apr_a1")]
+
+
+async def test_an_id_that_is_none_or_several_answers_nothing() -> None:
+    chat = _pending("a1", "a2")
+    assert await told(chat, "/approve c") == "Nothing waits under `c`. /status lists what does."
+    assert await told(chat, "/approve apr_") == (
+        "Nothing waits under `apr_`. /status lists what does."
+    )
+    assert await told(chat, "/deny a") == "Say which of 2: `apr_a1`, `apr_a2`."
+    assert chat.asked == []
+
+
+async def test_an_approval_with_too_many_words_answers_nothing() -> None:
+    chat = _pending("a1")
+    assert (await told(chat, "/approve once session")).startswith("/approve takes once or session")
+    assert (await told(chat, "/approve a1 b2")).startswith("/approve takes once or session")
+    assert (await told(chat, "/deny a1 b2")).startswith("/deny takes the id")
+    assert chat.asked == []
+
+
+async def test_a_refused_approval_says_why() -> None:
+    chat = _pending("a1")
+    chat.refusal = Refused("invalid_approval_choice", "This request offers once, deny.")
+    assert await told(chat, "/approve session") == "This request offers once, deny."
+
+
+async def test_retry_leaves_the_word_to_the_run() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/retry") == ""
+    assert chat.asked == [("retry",)]
+
+
+async def test_undo_shows_what_it_took_back() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/undo") == "Taken back, with what was answered: `make *it* better`"
+    assert chat.asked == [("undo",)]
+
+
+async def test_model_shows_and_chooses() -> None:
+    chat = FakeChat()
+    assert (await told(chat, "/model")).startswith("Model: `openai/m`. ")
+    assert chat.asked == []
+    assert "`openai/Big`" in await told(chat, "/model openai/Big")
+    assert "`openai/configured`" in await told(chat, "/model Default")
+    assert (await told(chat, "/model two words")).startswith("/model takes one name")
+    assert chat.asked == [("choose_model", "openai/Big"), ("choose_model", "")]
+
+
+async def test_usage_counts_tokens() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/usage") == "No tokens yet in this session."
+    chat.spent = Usage(12000, 345)
+    assert await told(chat, "/usage") == (
+        "Tokens in this session: 12,345 (12,000 read, 345 written)."
+    )
+
+
+async def test_sessions_are_listed_newest_first() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/sessions") == "No sessions yet: your next words begin one."
+    chat.had = [
+        session(1, "long ago", 40 * 86400),
+        session(2, "a `tick`\n[x](http://y)", 86400),
+        session(3, "two hours", 7300, current=True),
+        session(4, "", 5),
+    ]
+    assert await told(chat, "/sessions") == (
+        "4. no words yet, just now\n"
+        "3. `two hours`, 2 h ago, **current**\n"
+        "2. ``a `tick` [x](http://y)``, 1 day ago\n"
+        "1. `long ago`, on 2001-07-31\n"
+        "/resume and a number brings one back."
+    )
+
+
+async def test_many_sessions_fit_a_phone_and_the_current_one_is_among_them() -> None:
+    chat = FakeChat()
+    chat.had = [session(n, "x", 3 * 86400, current=n == 2) for n in range(1, 31)]
+    lines = (await told(chat, "/sessions")).split("\n")
+    numbers = [line.split(".")[0] for line in lines[:11]]
+    assert numbers == [*map(str, range(30, 20, -1)), "2"]
+    assert lines[10].endswith("3 days ago, **current**") and lines[11] == "And 19 older."
+
+
+@pytest.mark.parametrize(("words", "number"), [("", None), ("3", 3), ("#3", 3)])
+async def test_resume_brings_back_the_one_before_or_the_named(
+    words: str, number: int | None
+) -> None:
+    chat = FakeChat()
+    said = await told(chat, f"/resume {words}")
+    assert said == f"Back in session {number or 7}: `hello`, begun 2 h ago."
+    assert chat.asked == [("resume", number)]
+
+
+@pytest.mark.parametrize("words", ["last", "-1", "1 2", "#", "²", "1" * 5000])
+async def test_resume_says_what_it_takes(words: str) -> None:
+    chat = FakeChat()
+    said = await told(chat, f"/resume {words}")
+    assert said == "/resume takes the number of a session; /sessions lists them."
+    assert chat.asked == []
+
+
+async def test_restart_leaves_the_word_to_the_warning_where_there_is_one() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/restart") == "Restarting. You will hear when it is back."
+    chat.now = replace(chat.now, run=run())
+    assert await told(chat, "/restart") == ""
+    assert chat.asked == [("restart",), ("restart",)]
+
+
+async def test_home_is_here() -> None:
+    chat = FakeChat()
+    assert (await told(chat, "/home")).startswith("This is home now")
+    assert chat.asked == [("make_home",)]
+
+
+async def test_help_lists_what_the_speaker_may_use() -> None:
+    everything = await told(FakeChat(), "/help")
+    assert all(f"\n/{name}" in everything for name in COMMANDS)
+    little = await told(FakeChat(Role.READ), "/help")
+    assert "\n/status: " in little and "\n/restart" not in little and "\n/busy" not in little
+
+
+@pytest.mark.parametrize("words", ["busy", "/busy", "BUSY"])
+async def test_help_tells_of_one_command(words: str) -> None:
+    said = await told(FakeChat(Role.READ), f"/help {words}")
+    assert said == f"/busy [interrupt|queue|steer]: {COMMANDS['busy'].help}"
+
+
+async def test_help_for_what_there_is_not() -> None:
+    assert "Did you mean /steer?" in await told(FakeChat(), "/help ster")
+    for words in ("busy queue", "//", "äh"):
+        said = await told(FakeChat(), f"/help {words}")
+        assert said == "/help takes the name of one command, or nothing."
+
+
+@pytest.mark.parametrize("text", ["/start", "/start from-a-link"])
+async def test_start_greets_with_the_head_of_help(text: str) -> None:
+    said = await told(FakeChat(Role.READ), text)
+    assert said and (await told(FakeChat(), "/help")).startswith(said + "\n\n")

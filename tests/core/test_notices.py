@@ -1,0 +1,90 @@
+"""Who is warned before the gateway goes, and who hears that it is back."""
+
+import pytest
+
+from holdfast.core.address import Address, ChatType
+from holdfast.core.chats import Chats, RestartAsked, Returned
+from holdfast.core.delivery import DeliveryQueued
+from holdfast.core.lifecycle import Reason, Recorded, State
+from holdfast.core.notices import QUIET_S, returned, warnings
+from holdfast.core.types import Owner
+
+
+def chat(name: str, thread: str = "", user: str = "") -> Address:
+    return Address(
+        platform="telegram", chat_type=ChatType.GROUP, chat=name, thread=thread, user=user
+    )
+
+
+HOME = chat("home")
+ASKED = RestartAsked(address=chat("admin", "7"), reply_to="42", by=Owner("telegram:1"))
+STOPPED = Recorded(state=State.STOPPED, booted_at=1_000.0)
+DIED = Recorded(state=State.RUNNING, booted_at=1_000.0)
+
+
+def told(facts: object) -> list[tuple[Address, str]]:
+    assert isinstance(facts, tuple)
+    return [(f.address, f.reply_to) for f in facts if isinstance(f, DeliveryQueued)]
+
+
+@pytest.mark.promise("STOP-15")
+@pytest.mark.parametrize(
+    ("reason", "head", "tail"),
+    [
+        (Reason.SIGNAL, "Gateway shutting down", "interrupted"),
+        (Reason.STOP, "Gateway shutting down", "interrupted"),
+        (Reason.RESTART, "Gateway restarting", "try to resume"),
+    ],
+)
+def test_every_busy_chat_and_thread_is_warned_once_and_the_home(
+    reason: Reason, head: str, tail: str
+) -> None:
+    busy = [chat("a", user="1"), chat("a", user="2"), chat("a", "t"), chat("b")]
+    found = warnings(busy, reason, Chats(home=HOME), "x")
+    assert told(found) == [(p, "") for p in (chat("a"), chat("a", "t"), chat("b"), HOME)]
+    assert all(head in f.text and tail in f.text and f.perishable for f in found)
+    assert len({f.delivery_id for f in found}) == 4
+
+
+@pytest.mark.promise("STOP-15")
+def test_a_home_that_is_busy_is_warned_once() -> None:
+    assert told(warnings([HOME], Reason.SIGNAL, Chats(home=HOME), "x")) == [(HOME, "")]
+    assert told(warnings([chat("a")], Reason.SIGNAL, Chats(), "x")) == [(chat("a"), "")]
+
+
+@pytest.mark.promise("STOP-08")
+def test_who_asked_in_a_chat_is_answered_there_and_the_home_hears_nothing() -> None:
+    chats = Chats(home=HOME, waits=ASKED)
+    found = warnings([chat("a"), chat("admin", "7", "1")], Reason.RESTART, chats, "x")
+    assert told(found) == [(chat("a"), ""), (chat("admin", "7"), "42")]
+    assert told(warnings([chat("a")], Reason.RESTART, chats, "x")) == [(chat("a"), "")]
+    assert told(warnings([HOME], Reason.RESTART, chats, "x"))[0] == (HOME, "")
+    # A signal that comes before that restart is nobody's: then the home hears of it.
+    assert told(warnings([chat("a")], Reason.SIGNAL, chats, "x"))[1] == (HOME, "")
+
+
+@pytest.mark.promise("STOP-08")
+@pytest.mark.promise("STOP-15")
+def test_with_nothing_at_work_nobody_is_warned() -> None:
+    assert warnings([], Reason.RESTART, Chats(home=HOME, waits=ASKED), "x") == ()
+    assert warnings([], Reason.SIGNAL, Chats(home=HOME), "x") == ()
+
+
+@pytest.mark.promise("STOP-09")
+def test_after_a_restart_asked_for_in_a_chat_only_that_chat_is_told() -> None:
+    facts = returned(Chats(home=HOME, waits=ASKED), STOPPED, 1_001.0, "x")
+    assert isinstance(facts[0], Returned)
+    assert told(facts) == [(chat("admin", "7"), "42")]
+    assert not any(isinstance(f, DeliveryQueued) and f.perishable for f in facts)
+
+
+@pytest.mark.promise("STOP-09")
+def test_after_any_other_the_home_is_told() -> None:
+    assert told(returned(Chats(home=HOME), STOPPED, 1_001.0, "x")) == [(HOME, "")]
+    assert told(returned(Chats(home=HOME), DIED, 1_000.0 + QUIET_S, "x")) == [(HOME, "")]
+
+
+def test_the_first_start_and_one_that_died_young_say_nothing() -> None:
+    assert returned(Chats(home=HOME), Recorded(), 1_001.0, "x") == ()
+    assert returned(Chats(home=HOME), DIED, 1_001.0, "x") == ()
+    assert returned(Chats(), STOPPED, 1_001.0, "x") == ()

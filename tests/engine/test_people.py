@@ -1,0 +1,234 @@
+"""Strangers, members and those who were removed: from the first word in a chat to the last."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core import access
+from holdfast.core.access import FAILURES, Allowed, Cause, Denied, Person, Source
+from holdfast.core.address import ChatType, Groups, Never, Sender
+from holdfast.core.approval import Role
+from holdfast.core.delivery import OnAmbiguous
+from holdfast.core.inbox import Mode
+from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.types import OPERATOR, Owner
+from holdfast.engine.chats import Chats, Connected
+from holdfast.engine.messenger import Chatting, Messenger
+from holdfast.engine.people import People
+from holdfast.errors import Refused
+from holdfast.gateway import ChannelState
+from holdfast.journal.audit import Entry
+from tests.engine import workshop
+from tests.engine.workshop import PATIENCE_S, Told
+from tests.fakes.clock import ManualClock
+from tests.fakes.hooked import Hooked, said
+
+pytestmark = pytest.mark.anyio
+
+DOOR = Capabilities("cli", answerable=True, late=True)
+ME = Principal(OPERATOR, DOOR, frozenset(Role))
+EVE, ANN = Sender("hooked", "678"), Sender("hooked", "12345")
+USER = frozenset({Role.RUN, Role.APPROVE})
+
+
+class Place:
+    """A gateway's chats on one channel, and the operator beside them."""
+
+    def __init__(
+        self, messenger: Messenger, channel: Hooked, clock: ManualClock, audit: list[Entry]
+    ) -> None:
+        self.chats: Chats = messenger.chats
+        self.people: People = messenger.people
+        self.channel = channel
+        self.clock = clock
+        self.audit = audit
+        self._number = 0
+
+    async def say(self, text: str, user: str = "678", in_: ChatType = ChatType.DIRECT) -> None:
+        """Have it taken."""
+        self._number += 1
+        await self.chats.take("hooked", said(text, user, self._number, in_))
+
+    async def code(self, user: str = "678") -> str:
+        """The code that a stranger is shown."""
+        before = len(self.channel.sent)
+        await self.say("let me in", user)
+        (shown,) = self.channel.sent[before:]
+        return shown.text.partition("holdfast pair ")[2].rstrip("`")
+
+    async def told(self, number: int) -> str:
+        """The message with that number, from 1, once the channel has it."""
+        with anyio.fail_after(PATIENCE_S):
+            while len(self.channel.sent) < number:
+                await anyio.lowlevel.checkpoint()
+        return self.channel.sent[number - 1].text
+
+    async def may_speak(self, sender: Sender = EVE) -> access.Verdict:
+        return access.may_speak(await self.chats.policy(), sender, ChatType.DIRECT)
+
+
+@asynccontextmanager
+async def opened(directory: Path, *, pairing: bool = True) -> AsyncIterator[Place]:
+    channel, clock, audit = Hooked(), ManualClock(), list[Entry]()
+    rules = access.Rules(
+        {"12345": frozenset({Role.ADMIN})}, frozenset({ChatType.DIRECT, ChatType.GROUP}), pairing
+    )
+    connected = Connected(
+        channel,
+        rules,
+        Groups.PER_USER,
+        Never(),
+        Mode.INTERRUPT,
+        OnAmbiguous.RESEND_MARKED,
+        progress=False,
+    )
+
+    async def note(entry: Entry) -> None:
+        audit.append(entry)
+
+    async with workshop.journaled(directory) as journal:
+        made_of = workshop.parts(directory, journal, Told(), clock=clock)
+        chatting = Chatting({"hooked": connected}, {})
+        made_of = replace(made_of, chatting=chatting, audit=note)
+        async with workshop.running(made_of) as service:
+            assert service.messenger is not None
+            yield Place(service.messenger, channel, clock, audit)
+
+
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncIterator[Place]:
+    async with opened(tmp_path) as place:
+        yield place
+
+
+@pytest.mark.fault("F-34")
+async def test_a_stranger_becomes_a_member_and_after_removal_a_stranger_again(it: Place) -> None:
+    code = await it.code()
+    assert isinstance(await it.may_speak(), Denied)
+    shown = Person(EVE, frozenset(), Source.OFFER, "Eve \\u{202e}evE", it.clock.now() + 600)
+    assert await it.people.look_up(ME, code) == shown
+    assert isinstance(await it.may_speak(), Denied), "to look is not to let in"
+
+    done = await it.people.pair(ME, code.lower(), USER)
+    assert (done.sender, done.roles, done.source) == (EVE, USER, Source.PAIRING)
+    assert await it.may_speak() == Allowed(USER)
+    assert "You are in." in await it.told(2)
+    assert it.channel.sent[1].address.chat == "chat-678"
+    assert [p.sender for p in await it.people.users(ME)] == [ANN, EVE]
+
+    await it.people.remove(ME, "hooked", "678")
+    assert await it.may_speak() == Denied(access.NOT_HERE, Cause.UNKNOWN)
+    assert [p.sender for p in await it.people.users(ME)] == [ANN]
+    with pytest.raises(Refused, match="No such code"):
+        await it.people.pair(ME, code, USER)
+    assert await it.code() != code, "they may ask again"
+
+
+async def test_who_was_let_in_is_so_after_a_restart_and_was_told_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as it:
+        await it.people.pair(ME, await it.code(), USER)
+        await it.told(2)
+    async with opened(tmp_path) as it:
+        assert await it.may_speak() == Allowed(USER)
+        await it.say("hello")
+        assert it.channel.sent == []
+
+
+async def test_a_code_that_waits_is_good_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as it:
+        code = await it.code()
+    async with opened(tmp_path) as it:
+        assert (await it.people.pair(ME, code, USER)).sender == EVE
+        assert "You are in." in await it.told(1)
+
+
+async def test_every_decision_is_in_the_audit_before_it_counts(it: Place) -> None:
+    with pytest.raises(Refused, match="No such code"):
+        await it.people.look_up(ME, "wrong")
+    await it.people.pair(ME, await it.code(), USER)
+    await it.people.remove(ME, "hooked", "678")
+    assert [(e.kind, e.who, e.platform, e.choice, e.result) for e in it.audit] == [
+        ("pairing.failed", "operator", "cli", "", ""),
+        ("pairing.confirmed", "operator", "cli", "approve, run", "hooked:678"),
+        ("user.removed", "operator", "cli", "", "hooked:678"),
+    ]
+
+
+async def test_whoever_guesses_is_told_when_to_try_again(it: Place) -> None:
+    code = await it.code()
+    for n in range(FAILURES):
+        with pytest.raises(Refused) as caught:
+            await (it.people.look_up(ME, "wrong") if n % 2 else it.people.pair(ME, "no", USER))
+        assert caught.value.code == "code_not_found"
+    it.clock.advance(90)
+    for attempt in (it.people.look_up(ME, code), it.people.pair(ME, code, USER)):
+        with pytest.raises(
+            Refused, match="10 wrong codes within an hour. Try again in 59 min."
+        ) as e:
+            await attempt
+        assert (e.value.code, e.value.retry_after_s) == ("too_many_codes", 3510.0)
+    it.clock.advance(3511)
+    assert (await it.people.pair(ME, await it.code(), USER)).sender == EVE
+
+
+@pytest.mark.parametrize("roles", [frozenset[Role](), frozenset(Role) - {Role.ADMIN}])
+async def test_only_the_operator_has_a_say(it: Place, roles: frozenset[Role]) -> None:
+    somebody = Principal(Owner("hooked:678"), DOOR, roles)
+    code = await it.code()
+    for attempt in (
+        it.people.look_up(somebody, code),
+        it.people.pair(somebody, code, USER),
+        it.people.users(somebody),
+        it.people.remove(somebody, "hooked", "12345"),
+        it.people.channels(somebody),
+    ):
+        with pytest.raises(Refused) as caught:
+            await attempt
+        assert caught.value.code == "admin_only"
+    assert it.audit == []
+    assert (await it.people.pair(ME, code, USER)).sender == EVE
+
+
+async def test_who_is_on_the_list_is_removed_there(it: Place) -> None:
+    with pytest.raises(Refused, match="let in by the configuration: take it out there") as caught:
+        await it.people.remove(ME, "hooked", "12345")
+    assert caught.value.code == "user_not_found"
+    with pytest.raises(Refused, match="hooked:9 is not paired"):
+        await it.people.remove(ME, "hooked", "9")
+    assert it.audit == []
+
+
+async def test_an_offer_can_be_withdrawn(it: Place) -> None:
+    code = await it.code()
+    await it.people.remove(ME, "hooked", "678")
+    with pytest.raises(Refused, match="No such code"):
+        await it.people.pair(ME, code, USER)
+
+
+async def test_where_pairing_is_off_nobody_is_shown_anything(tmp_path: Path) -> None:
+    async with opened(tmp_path, pairing=False) as it:
+        await it.say("let me in")
+        assert it.channel.sent == []
+        assert [p.sender for p in await it.people.users(ME)] == [ANN]
+
+
+async def test_in_a_group_nobody_is_shown_a_code(it: Place) -> None:
+    await it.say("let me in", in_=ChatType.GROUP)
+    assert it.channel.sent == []
+
+
+async def test_how_the_channels_are_doing_is_told(it: Place) -> None:
+    it.channel.trouble = "out of reach"
+    assert await it.people.channels(ME) == [
+        ChannelState(
+            "hooked",
+            "out of reach",
+            ("late", "answerable", "idempotent send"),
+            undelivered=0,
+            held=0,
+        )
+    ]

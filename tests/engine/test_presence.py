@@ -1,0 +1,186 @@
+"""What a chat sees of work in progress: while it goes on, not too often, and never last."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from holdfast.channels.channel import Later
+from holdfast.core.call import CallSettled, CallStarted, Outcome
+from holdfast.core.delivery import DeliveryQueued, Status
+from holdfast.core.inbox import InputAdmitted, InputPromoted
+from holdfast.core.messages import Proposal
+from holdfast.core.run import ModelAnswered, Origin, RunCancelled, RunQueued, RunStarted, StopAsked
+from holdfast.core.types import CallId, DeliveryId, Fact, InputId, RunId, Usage
+from holdfast.engine.presence import CHANGE_EVERY_S, TYPING_EVERY_S
+from tests.engine.postroom import Desk, message, sending
+from tests.engine.workshop import turn
+from tests.fakes.channel import Chat
+
+pytestmark = pytest.mark.anyio
+
+RUN = RunId("r")
+CALLS = tuple(CallId(f"c{n}") for n in range(9))
+
+
+async def begin(desk: Desk, chat: Chat, place: str = "a", *, progress: bool = False) -> None:
+    """A run that works for the chat, with calls to make."""
+    origin = Origin(platform=chat.name, address=chat.address(place), progress=progress)
+    calls = tuple(Proposal(c, "terminal", "{}") for c in CALLS)
+    await desk.say(
+        place,
+        InputAdmitted(input_id=InputId("i"), run_id=RUN, text="go"),
+        RunQueued(run_id=RUN, input_id=InputId("i"), origin=origin),
+        RunStarted(run_id=RUN),
+        InputPromoted(input_id=InputId("i"), run_id=RUN),
+        ModelAnswered(run_id=RUN, turn=1, text="", calls=calls),
+    )
+
+
+def started(number: int, preview: str) -> Fact:
+    return CallStarted(run_id=RUN, call_id=CALLS[number], tool="terminal", preview=preview)
+
+
+def progress(chat: Chat) -> DeliveryQueued:
+    """What is queued with the first call."""
+    return message(chat, "a", f"pro_{RUN}")
+
+
+def ended() -> list[Fact]:
+    """The run stops: nothing of it is open any more."""
+    settled = (
+        CallSettled(run_id=RUN, call_id=c, tool="terminal", outcome=Outcome.ABORTED, text="")
+        for c in CALLS
+    )
+    return [
+        StopAsked(run_id=RUN, reason="enough"),
+        *settled,
+        RunCancelled(run_id=RUN, reason="enough", usage=Usage()),
+    ]
+
+
+async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) -> None:
+    chat = Chat(typing=True)
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat)
+        for n in (1, 2, 3):
+            await chat.typed_times(n)
+            await desk.clock.due_within(TYPING_EVERY_S)
+            if n < 3:
+                desk.clock.advance(TYPING_EVERY_S)
+        await desk.say("a", *ended())
+        await turn(3)
+        desk.clock.advance(TYPING_EVERY_S)
+        await turn(3)
+        assert chat.typed == [chat.address("a")] * 3
+
+
+async def test_where_nobody_can_be_seen_typing_nothing_is_tried(tmp_path: Path) -> None:
+    chat = Chat(typing=False)
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat)
+        await turn(3)
+        assert chat.typed == []
+
+
+async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_path: Path) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await desk.say("a", started(0, "ls"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.say("a", started(1, "make"))
+        await desk.say("a", started(2, "make\n   test"))
+        await desk.clock.due_within(CHANGE_EVERY_S)
+        assert len(chat.sent) == 1
+        desk.clock.advance(CHANGE_EVERY_S)
+        shown = await chat.came(2)
+        assert (shown.edit, shown.text) == ("m1", "Working, step 3: terminal: make test")
+        await turn(5)
+        assert len(chat.sent) == 2  # nothing newer
+        await desk.say("a", started(3, "git push"))
+        await desk.clock.due_within(CHANGE_EVERY_S)
+        desk.clock.advance(CHANGE_EVERY_S)
+        assert (await chat.came(3)).text == "Working, step 4: terminal: git push"
+
+
+async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await desk.say("a", started(0, "one"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+        chat.answer("a", Later("slow down", 100.0))
+        desk.clock.advance(CHANGE_EVERY_S)
+        await desk.say("a", started(1, "two"))
+        await chat.came(2)
+        await desk.say("a", started(2, "three"))
+        await desk.clock.due_within(100.0)
+        desk.clock.advance(CHANGE_EVERY_S)
+        await turn(5)
+        assert len(chat.sent) == 2
+        desk.clock.advance(100.0)
+        assert "step 3" in (await chat.came(3)).text
+
+
+async def test_without_progress_or_edits_nothing_is_shown(tmp_path: Path) -> None:
+    for chat, wanted in ((Chat(), False), (Chat(edits=False), True)):
+        directory = tmp_path / f"{wanted}"
+        directory.mkdir()
+        async with sending(directory, chat) as desk:
+            await begin(desk, chat, progress=wanted)
+            await desk.say("a", started(0, "one"))
+            desk.clock.advance(CHANGE_EVERY_S)
+            await desk.say("a", started(1, "two"))
+            desk.clock.advance(CHANGE_EVERY_S)
+            await turn(5)
+            assert chat.sent == []
+
+
+async def test_the_last_word_comes_after_a_change_that_is_on_its_way(tmp_path: Path) -> None:
+    chat, gate = Chat(), anyio.Event()
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await desk.say("a", started(0, "one"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+        chat.answer("a", gate)
+        desk.clock.advance(CHANGE_EVERY_S)
+        await desk.say("a", started(1, "two"))
+        await chat.came(2)
+        last = message(chat, "a", "done", edits=f"pro_{RUN}")
+        await desk.say("a", started(2, "three"), *ended(), last)
+        await desk.say("b", message(chat, "b", "other"))
+        await desk.become("other", Status.SENT)
+        assert chat.texts("a")[2:] == []
+        gate.set()
+        await desk.become("done", Status.SENT)
+        desk.clock.advance(CHANGE_EVERY_S)
+        await turn(5)
+        assert chat.texts("a")[2:] == ["done"]  # and "three" is never shown
+
+
+async def test_a_message_of_before_a_restart_is_changed_too(tmp_path: Path) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await desk.say("a", started(0, "one"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+    async with sending(tmp_path, chat) as desk:
+        await desk.say("a", started(1, "two"))
+        assert (await chat.came(2)).edit == "m1"
+
+
+async def test_on_the_way_down_nothing_more_is_shown(tmp_path: Path) -> None:
+    chat = Chat(typing=True)
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await chat.typed_times(1)
+        await desk.say("a", started(0, "one"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.say("a", started(1, "two"))
+        await desk.clock.due_within(CHANGE_EVERY_S)
+        await desk.outbox.stop(1.0)
+        desk.clock.advance(TYPING_EVERY_S)
+        await turn(5)
+        assert (len(chat.typed), len(chat.sent)) == (1, 1)
+        assert (await desk.outbox.find(DeliveryId(f"pro_{RUN}"))).now.status is Status.SENT
