@@ -167,7 +167,8 @@ class Plain:
                 self.note(f"… {question.answered(event.choice)}")
             case "question.asked":
                 self._stand()
-                self.note(f"? the run asks:\n{question.asks(question_of(event))}")
+                asked = question_of(event)
+                self.note(f"? the run asks:\n{question.asks(asked)}\n  {question.elsewhere(asked)}")
             case "subagent.completed" if not event.run_id:
                 named = f" ({question.visible(event.name)})" if event.name else ""
                 self.note(f"● task {event.child_run_id}{named}: {event.status}")

@@ -31,6 +31,8 @@ class Door:
         self.answers: list[tuple[str, str]] = []
         self.waiting: list[dict[str, Any]] = []
         self.status = "running"
+        self.question: dict[str, Any] | None = None  # that the run asks
+        self.steered: list[dict[str, Any]] = []
         self.checked = anyio.Event()  # somebody has asked how the run stands
         self.looked = anyio.Event()  # somebody has asked what waits
         self.answer: Callable[[], web.Response] = lambda: web.json_response(
@@ -84,6 +86,7 @@ class Door:
         app.router.add_get("/health/detailed", self._health)
         app.router.add_get("/v1/approvals", self._approvals)
         app.router.add_post("/v1/approvals/{id}", self._answer)
+        app.router.add_post("/v1/runs/{id}/steer", self._steer)
         return app
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -102,7 +105,8 @@ class Door:
 
     def _run(self, name: str) -> dict[str, Any]:
         run = {"run_id": name, "status": self.status, "session_id": "s", "created_at": 0.0}
-        return run | {"model": "openai/fake"}
+        asked = {"question": self.question} if self.question and name == RUN else {}
+        return run | {"model": "openai/fake"} | asked
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response(self.health)
@@ -132,6 +136,12 @@ class Door:
         body = await request.json()
         self.answers.append((request.match_info["id"], body["choice"]))
         return self.answer()
+
+    async def _steer(self, request: web.Request) -> web.Response:
+        """Words come too late for whatever was asked."""
+        self.steered.append(await request.json())
+        error = {"message": "Nobody waits for that answer.", "code": "question_not_waiting"}
+        return web.json_response({"error": error}, status=409)
 
 
 @asynccontextmanager

@@ -53,6 +53,7 @@ class Hooked:
         self.path = "hooked"
         self.heard: list[Hook] = []
         self.sent: list[Outgoing] = []
+        self._delivered = anyio.Event()
         self.answer: Callable[[Hook], HookAnswer] = lambda hook: HookAnswer(200, b"taken")
 
     async def receive(self, cursor: str, take: Take) -> None:
@@ -67,7 +68,16 @@ class Hooked:
 
     async def deliver(self, message: Outgoing) -> Sent:
         self.sent.append(message)
+        self._delivered.set()
+        self._delivered = anyio.Event()
         return Accepted(f"m{len(self.sent)}")
+
+    async def delivered(self, number: int) -> Outgoing:
+        """The message with that number, from 1, once it is there."""
+        with anyio.fail_after(20):
+            while len(self.sent) < number:
+                await self._delivered.wait()
+        return self.sent[number - 1]
 
     async def show_typing(self, address: Address) -> None:
         """Nothing."""
