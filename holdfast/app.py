@@ -31,7 +31,7 @@ from holdfast.channels.http import hooks, operator, outbox, people
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
 from holdfast.config import Config, Supervision, api_key, known_secrets, take_supervision
-from holdfast.connect import connect
+from holdfast.connect import connect, found
 from holdfast.control import JOURNAL as JOURNAL
 from holdfast.control import Control, detach
 from holdfast.core.approval import Role
@@ -193,11 +193,11 @@ async def _serve_operator(
     handover = None if isinstance(orders, Control) else orders
     app = application(service, door, *body, handover)
     operator.add_session_routes(app, service.keeper, _OPERATORS_DOOR)
+    outbox.add_routes(app, service.clerk, _OPERATORS_DOOR)
     if isinstance(orders, Control):
         operator.add_routes(app, orders, _OPERATORS_DOOR)
     if service.messenger is not None:
         people.add_routes(app, service.messenger.people, _OPERATORS_DOOR)
-        outbox.add_routes(app, service.messenger.clerk, _OPERATORS_DOOR)
     runner = await doors.enter_async_context(serving(app))
     await listen_unix(runner, config.home / SOCKET)
 
@@ -382,7 +382,8 @@ def _succeed(config: Config) -> None:
 
 
 def _say_ready(process: _Process, address: str) -> None:
-    ready = f"Holdfast {__version__} ready on {address} (model {process.config.model})"
+    about = ", ".join(filter(None, (f"model {process.config.model}", found(process.config))))
+    ready = f"Holdfast {__version__} ready on {address} ({about})"
     say(ready)
     process.notifier.tell("READY=1", status(ready))
 

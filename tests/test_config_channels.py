@@ -348,6 +348,17 @@ def test_a_plugin_may_not_take_the_name_of_a_channel(home: Path) -> None:
         plugins.find_channels((), ["tests.test_config_channels"])
 
 
+def test_the_settings_in_the_documentation_are_settings(home: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "channels.md").read_text()
+    tables = [block.partition("```")[0] for block in text.split("```toml\n")[1:]]
+    assert len(tables) == 4
+    for table in tables:
+        load_file(home, table.replace("…", "x"))
+    defaults = load_file(home, tables[0]).channels.tables["telegram"]
+    assert defaults.common == Common()
+    assert defaults.written == {field.name for field in fields(Common)}
+
+
 CHANNELS = (Kind("telegram", Common, (), lambda *_: Hooked()),)
 
 

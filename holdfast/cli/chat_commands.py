@@ -19,7 +19,8 @@ the id; the name is what they call themselves.
 
 A code works once, for ten minutes. Hyphens, spaces and case do not count.
 
-roles: read (see), run (have work done), approve (answer what their own runs ask), admin (all)
+roles: run (speak, and have work done), approve (answer what their own runs ask), admin (all);
+read alone is not enough to speak
 
 exit codes: 0 let in; 1 no such code, or you said no; 2 wrong usage;
 75 no gateway runs, or too many codes were wrong: when to try again

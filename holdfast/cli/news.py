@@ -53,7 +53,7 @@ class News:
                     self.running.pop(event.process_id, None)
                 self._told_at.add(event.timestamp)
                 self._untold.append(frame)
-            case "subagent.completed":
+            case "subagent.completed" if event.background:
                 self._told_at.add(event.timestamp)
                 if not event.run_id:  # else it is shown with its run
                     self._untold.append(frame)

@@ -169,7 +169,7 @@ class Plain:
                 self._stand()
                 asked = question_of(event)
                 self.note(f"? the run asks:\n{question.asks(asked)}\n  {question.elsewhere(asked)}")
-            case "subagent.completed" if not event.run_id:
+            case "subagent.completed" if event.background:
                 named = f" ({question.visible(event.name)})" if event.name else ""
                 self.note(f"● task {event.child_run_id}{named}: {event.status}")
             case "process.ended":

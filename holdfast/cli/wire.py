@@ -233,6 +233,7 @@ class Event(msgspec.Struct, frozen=True):
     child_run_id: str = ""
     name: str = ""
     status: str = ""
+    background: bool = False
 
 
 def question_of(event: Event) -> Question:

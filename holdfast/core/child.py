@@ -37,6 +37,7 @@ class ChildEnded(Fact, tag="child.ended", omit_defaults=True):
     call_id: CallId
     status: Status
     name: str = ""
+    background: bool = False
     run_id: RunId | None = None  # whose call it was; None: that run has ended before
 
 

@@ -140,6 +140,7 @@ def told(parent: Session, child: Child, ending: Ending, after: RunQueued) -> tup
         call_id=begun.call_id,
         status=_STATUS[type(ending)],
         name=begun.name,
+        background=begun.background,
         run_id=None if found is None else found.id,
     )
     if child.stop_reason:

@@ -80,7 +80,7 @@ class Transcript:
         self._open: dict[CallId, None] = {}
         self._mark = ""  # the cause of the cut after which no run has completed
         self._note = ""  # what the model has not been told yet
-        self._at_work: RunId | None = None
+        self._at_work = RunId("")  # none yet
         self._begun: dict[RunId, int] = {}  # where what each run read and said begins
 
     def add(self, fact: Fact) -> None:
@@ -138,9 +138,8 @@ class Transcript:
 
     def _unanswered(self, messages: list[Message]) -> int:
         """Where the words begin that the run at work has read last; the end: there are none."""
-        at, begun = len(messages), len(messages)
-        if self._at_work is not None:
-            begun = self._begun.get(self._at_work, begun)
+        at = len(messages)
+        begun = self._begun.get(self._at_work, at)
         while at > begun and isinstance(messages[at - 1], User):
             at -= 1
         return at

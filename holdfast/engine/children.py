@@ -18,8 +18,9 @@ from holdfast.core import delegation
 from holdfast.core.child import Child, ChildBegun
 from holdfast.core.delegation import Ending
 from holdfast.core.events import TERMINAL, Record
+from holdfast.core.inbox import InputAdmitted
 from holdfast.core.run import Run, RunCancelled, RunCompleted, RunFailed, RunQueued, StopAsked
-from holdfast.core.session import stop
+from holdfast.core.session import go_on, stop
 from holdfast.core.types import InputId, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held, Sessions
@@ -32,7 +33,7 @@ TRY_AGAIN_S = 0.5
 LOOK_AGAIN_S = 2.0  # after what should not have been raised
 MADE_S = 1.0  # that somebody who asks for a child waits for it to be made
 
-_HEARD = (ChildBegun, StopAsked, *TERMINAL)
+_HEARD = (ChildBegun, InputAdmitted, StopAsked, *TERMINAL)
 
 
 @dataclass(slots=True)
@@ -99,14 +100,22 @@ class Children:
             fact = record.fact
             if not isinstance(fact, _HEARD):
                 continue
-            if isinstance(fact, ChildBegun):
+            if isinstance(fact, ChildBegun | InputAdmitted):
                 if (key := self._sessions.key_of(record.stream)) is not None:
-                    self._look(key, fact)
+                    self._hear(key, fact)
                 continue
             concerned = (fact.run_id, *self._of.get(fact.run_id, ()))
             for child in concerned:
                 if child in self._open:
                     self._look_again(child)
+
+    def _hear(self, key: SessionKey, fact: ChildBegun | InputAdmitted) -> None:
+        if isinstance(fact, ChildBegun):
+            self._look(key, fact)
+            return
+        for child, (whose, _) in self._open.items():
+            if whose == key:  # somebody has spoken there: what waits for that goes on
+                self._tasks.start_soon(self._go_on, key, child)
 
     def _look(self, key: SessionKey, begun: ChildBegun) -> None:
         self._open[begun.child] = (key, begun.run_id)
@@ -195,6 +204,17 @@ class Children:
             now = there.session.runs.get(child) if there else None
             if there is not None and now is not None and not now.stop_reason:
                 await self._sessions.append(there, *stop(there.session, child, reason)).wait()
+
+    async def _go_on(self, key: SessionKey, child: RunId) -> None:
+        own = delegation.session_of(key, child)
+        try:
+            async with self._sessions.hold(own) as there:
+                if there is not None and (facts := go_on(there.session)):
+                    await self._sessions.append(there, *facts).wait()
+        except (JournalUnavailable, Conflict):
+            return  # the next words will do
+        for deeper in self._of.get(child, ()):
+            self._tasks.start_soon(self._go_on, own, deeper)
 
     async def _tell(self, held: Held, child: RunId, ending: Ending) -> None:
         known = held.session.children.get(child)

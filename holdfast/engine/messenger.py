@@ -19,7 +19,6 @@ from holdfast.core.lifecycle import Reason, Recorded
 from holdfast.core.types import RunId, Value
 from holdfast.engine import chats, conversation, notices
 from holdfast.engine.chats import Chats, Connected, Place
-from holdfast.engine.clerk import Clerk
 from holdfast.engine.clock import Clock
 from holdfast.engine.conversation import Conversation
 from holdfast.engine.lanes import Outlet
@@ -92,7 +91,6 @@ class Messenger:
         )
         self.chats = Chats(parts, having.channels)
         self.people = People(self.chats, clock, audit, journal.undelivered)
-        self.clerk = Clerk(self.outbox, audit)
 
     @property
     def troubles(self) -> dict[str, str]:

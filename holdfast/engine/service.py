@@ -51,6 +51,7 @@ from holdfast.core.types import OPERATOR, Fact, InputId, RunId, SessionKey, Valu
 from holdfast.engine import drain, timers
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children
+from holdfast.engine.clerk import Clerk
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
 from holdfast.engine.intake import Defaults, Intake
@@ -58,6 +59,7 @@ from holdfast.engine.keeper import Keeper
 from holdfast.engine.keeper import check_admin as _check_admin
 from holdfast.engine.live import Live
 from holdfast.engine.messenger import Chatting, Messenger, split
+from holdfast.engine.outbox import Outbox
 from holdfast.engine.permits import Audit, Permits, Policy
 from holdfast.engine.processes import Processes
 from holdfast.engine.reads import Reads, no_such_run
@@ -149,7 +151,13 @@ class Service(Reads):
                 parts.model_name,
                 parts.audit,
             )
+        self.clerk = Clerk(self.messenger.outbox if self.messenger else self._unsent(), parts.audit)
         parts.journal.on_commit(self._committed)
+
+    def _unsent(self) -> Outbox:
+        """Without channels it is never started: what is said of messages is only written down."""
+        parts = self._parts
+        return Outbox(parts.journal, self._sessions, parts.clock, {}, self._tasks)
 
     def _runner(self) -> Runner:
         parts = self._parts

@@ -182,3 +182,21 @@ async def test_the_help_says_what_can_be_done(place: Place) -> None:
     text = (await place.holdfast("outbox", "--help")).out
     assert "holdfast outbox resend ID" in text
     assert "held: it waits for your word" in text
+
+
+async def test_without_a_gateway_a_word_is_kept_for_the_next_one(place: Place) -> None:
+    chat, clock = Chat(), ManualClock(time.time())
+    chat.answer("42", Refused("blocked"), Refused("blocked"))
+    place.home.mkdir(mode=0o700)
+    async with sending(place.home, chat, clock=clock) as desk:
+        await desk.say("42", message(chat, "42", "out_1"), message(chat, "42", "out_2"))
+        await desk.become("out_2", Status.DEAD)
+    assert (await place.holdfast("outbox")).out.startswith("out_2  dead  chat 42  ")
+    resent = await place.holdfast("outbox", "resend", "out_1")
+    assert (resent.code, resent.out) == (0, "out_1 is sent again\n")
+    assert "it goes out with: holdfast gateway start" in resent.err
+    assert (await place.holdfast("outbox", "drop", "out_1")).out == "out_1 dropped\n"
+    assert (await place.holdfast("outbox", "resend", "out_2")).code == 0
+    async with sending(place.home, chat, clock=clock) as desk:
+        await desk.become("out_2", Status.SENT)
+        assert chat.texts("42") == ["out_1", "out_2", "out_2"]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.core import call as calls
@@ -56,13 +57,16 @@ from holdfast.core.session import (
     SessionSuspended,
     Status,
     admit,
+    clear_mark,
     current,
     evolve,
     go_on,
+    mark,
     recall,
     recover,
     stop,
 )
+from holdfast.core.suspects import Judgement, Verdict
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -75,7 +79,7 @@ from holdfast.core.types import (
     SessionKey,
     Usage,
 )
-from holdfast.errors import IllegalTransition
+from holdfast.errors import IllegalTransition, Refused
 
 KEY = SessionKey(OPERATOR, SessionId("s"))
 A, B = RunId("a"), RunId("b")
@@ -247,6 +251,75 @@ def test_only_a_run_that_completed_clears_the_mark(ending: Fact) -> None:
     session = fold(*begun(A), marked(A, Cause.SHUTDOWN, 7.0), ending, *begun(B))
     assert session.mark is not None
     assert fold(*completed(B), session=session).mark is None
+
+
+@pytest.mark.promise("BACK-12")
+def test_a_mark_can_be_dropped_by_hand_with_its_reason_and_its_time() -> None:
+    marked_one = fold(*begun(A), marked(A, Cause.SHUTDOWN, 7.0))
+    facts = clear_mark(marked_one, OPERATOR)
+    assert fold(*facts, session=marked_one) == replace(marked_one, mark=None)
+
+
+@pytest.mark.promise("BACK-12")
+def test_a_mark_can_be_set_by_hand_and_one_that_stands_stays() -> None:
+    session = fold(*begun(A), *completed(A))
+    session = fold(*mark(session), session=session, at=8.0)
+    assert session.mark == Mark(Cause.RESTART, "Marked by the operator", 8.0)
+    assert mark(session) == ()
+
+
+@pytest.mark.promise("BACK-12")
+def test_marking_or_clearing_what_is_unknown_or_has_no_mark_changes_nothing_and_says_so() -> None:
+    for refused in (lambda: mark(None), lambda: clear_mark(None, OPERATOR)):
+        with pytest.raises(Refused, match="no such session. Nothing changed"):
+            refused()
+    with pytest.raises(Refused, match="no mark. Nothing changed"):
+        clear_mark(fold(*begun(A)), OPERATOR)
+
+
+@pytest.mark.promise("BACK-05")
+def test_a_suspended_session_cannot_be_marked() -> None:
+    with pytest.raises(Refused, match="suspended") as refused:
+        mark(fold(FACTS["it is suspended"]))
+    assert refused.value.code == "session_suspended"
+
+
+def held_by(policy: OnStart, verdict: Verdict, found: Session) -> Session:
+    judgement = Judgement({A: verdict}, hold_until=9.0)
+    facts = recover(found, policy, 7.0, Cause.CRASH, judgement)
+    return fold(*facts, session=found)
+
+
+@pytest.mark.promise("BACK-07")
+@pytest.mark.parametrize("policy", OnStart)
+def test_a_run_that_is_held_goes_on_neither_by_itself_nor_with_the_next_message(
+    policy: OnStart,
+) -> None:
+    session = held_by(policy, Verdict.HOLD, RUNNING)
+    run = session.runs[A]
+    assert (run.status, run.held_until) == (RunStatus.INTERRUPTED, 9.0)
+    assert go_on(session) == () and next_step(run) == Rest()
+    assert held_by(policy, Verdict.GO_ON, session) == session
+    stopped = fold(StopAsked(run_id=A, reason="enough"), session=session)
+    assert next_step(stopped.runs[A]) == Cancel("enough")
+
+
+@pytest.mark.promise("BACK-07")
+def test_who_is_found_innocent_goes_on_and_begins_to_count_anew() -> None:
+    session = held_by(OnStart.RESUME, Verdict.HOLD, RUNNING)
+    solved = recover(session, OnStart.RESUME, 8.0, Cause.CRASH, Judgement(solved=True))
+    run = fold(*solved, session=session).runs[A]
+    assert (run.status, run.cuts, run.held_until) == (RunStatus.QUEUED, 0, 0.0)
+
+
+@pytest.mark.promise("BACK-07")
+def test_a_start_that_was_cut_can_still_hold_or_isolate_what_it_let_go_on() -> None:
+    queued = held_by(OnStart.RESUME, Verdict.GO_ON, RUNNING)
+    assert queued.runs[A].status is RunStatus.QUEUED
+    assert held_by(OnStart.RESUME, Verdict.HOLD, queued).runs[A].held_until == 9.0
+    isolated = held_by(OnStart.RESUME, Verdict.ISOLATE, queued)
+    assert isolated.runs[A].isolated and isolated.runs[A].status is RunStatus.QUEUED
+    assert held_by(OnStart.RESUME, Verdict.ISOLATE, isolated) == isolated
 
 
 def test_facts_of_runs_that_ended_are_recalled_for_the_mark_alone() -> None:

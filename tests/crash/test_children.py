@@ -57,7 +57,11 @@ async def test_a_kill_at_any_sync_neither_loses_nor_doubles_a_task(
         number += 1
         key = f"sync-{number}"
         asked = msgspec.json.encode({"task": f"say:done {key}", "background": background}).decode()
-        body = {"input": f"tool:delegate_task {asked}", "session_id": key, "late": "events"}
+        body: dict[str, object] = {
+            "input": f"tool:delegate_task {asked}",
+            "session_id": key,
+            "late": "events",
+        }
         with noted(f"killed at fdatasync {number}"):
             assert await it.stop() == 0
             await it.start(*kills.at("fdatasync", number))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.crash.evidence import count, endings, facts, noted, user_texts
 from tests.fakes.gateway import GatewayProcess
-from tests.fakes.model_server import ModelServer
+from tests.fakes.model_server import ModelServer, Wait, stream, token
 
 pytestmark = pytest.mark.anyio
 
@@ -30,15 +30,16 @@ async def _poisoned(it: GatewayProcess, session_id: str) -> tuple[str, int]:
 async def _given_up(it: GatewayProcess, run_id: str) -> int:
     """Start again for as long as `run_id` ends the process; how often that was."""
     deaths = 0
-    while True:
-        await it.ended()
-        deaths += 1
-        await it.start(wait=False)
-        if not await it.comes_up():
-            continue
-        with suppress(aiohttp.ClientError):  # it may end while it is asked
-            if (await it.status(run_id))["status"] == "failed":
-                return deaths
+    with anyio.fail_after(120):
+        while True:
+            await it.ended()
+            deaths += 1
+            await it.start(wait=False)
+            if not await it.comes_up():
+                continue
+            with suppress(aiohttp.ClientError):  # it may end while it is asked
+                if (await it.status(run_id))["status"] == "failed":
+                    return deaths
 
 
 @pytest.mark.fault("F-13")
@@ -69,15 +70,19 @@ async def test_a_run_that_kills_the_process_three_times_is_given_up_and_told(
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("place", [0, INNOCENTS], ids=["the oldest", "the newest"])
 async def test_a_poison_run_among_many_is_given_up_and_all_the_others_complete(
-    it: GatewayProcess, place: int
+    it: GatewayProcess, model: ModelServer, place: int
 ) -> None:
     poison, innocents = "", []
     for n in range(INNOCENTS + 1):
-        if n == place:  # it waits for the others: all of them are driven when it ends the process
-            poison = await it.run("slow:1 x\n" + "\n".join(["tool:die {}"] * 20))
+        model.then(stream(token("half"), Wait()))
+        if n == place:
+            poison = await it.run("\n".join(["tool:die {}"] * 20))
         else:
             innocents.append(await it.run(f"slow:2 {n}", session_id=f"innocent-{n}"))
-    deaths = await _given_up(it, poison)
+    await model.asked(INNOCENTS + 1)
+    await it.kill()  # all of them are driven; from now on the poison does it
+    await it.start(wait=False)
+    deaths = 1 + await _given_up(it, poison)
     assert 3 < deaths <= 9  # log2(21) and a few
     assert endings(await it.events(poison)) == ["run.failed"]
     for run_id in innocents:

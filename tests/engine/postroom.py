@@ -98,6 +98,16 @@ class Desk:
             while self.failures < times:
                 await self._changed.wait()
 
+    async def due(self, seconds: float) -> None:
+        """Return when somebody sleeps who is due that soon."""
+        with anyio.fail_after(PATIENCE_S):
+            await self.clock.due_within(seconds)
+
+    async def passes(self, seconds: float) -> None:
+        """Let so much time pass, once somebody waits for it."""
+        await self.due(seconds)
+        self.clock.advance(seconds)
+
     async def idle(self) -> None:
         """Return when nothing is on its way."""
         with anyio.fail_after(PATIENCE_S):

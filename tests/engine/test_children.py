@@ -15,6 +15,7 @@ from holdfast.core.intents import Capabilities, Principal, Submit
 from holdfast.core.limits import Limits
 from holdfast.core.messages import Assistant, Proposal, ToolResult, User
 from holdfast.core.run import ModelAnswered, RunCancelled, RunCompleted, RunQueued, StopAsked
+from holdfast.core.session import OnStart
 from holdfast.core.types import CallId, Fact, RunId, SessionId, SessionKey, Usage
 from holdfast.engine.service import Service
 from holdfast.engine.sessions import Sessions
@@ -406,6 +407,62 @@ async def test_a_child_whose_end_was_not_told_yet_is_told_of_at_the_next_start(
             asked = await model.asked(1)
             said = [m.text for m in asked.messages if not isinstance(m, Assistant)]
             assert sum(text.endswith("a thought") for text in said) == 1
+
+
+async def test_where_cut_work_waits_for_the_users_next_words_so_does_a_child(
+    tmp_path: Path,
+) -> None:
+    model = Told()
+    async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
+        run_id = await submit(service, "go", SESSION)
+        (await model.asked(1)).answer("", task("one"))
+        (await model.asked(2)).answer("", task("two"))
+        await model.asked(3)
+    model = Told()
+    wait = OnStart.WAIT
+    async with serving(tmp_path, model, tools=delegate.TOOLS, on_start=wait) as service:
+        again = await submit(service, "well?", SESSION)
+        (await model.asked(1)).answer("deep")
+        (await model.asked(2)).answer("less deep")
+        last = await model.asked(3)
+        assert results(last) == ["less deep"]
+        last.answer("done")
+        assert (await finished(service, run_id)).status == "completed"
+        (await model.asked(4)).answer("well")
+        await finished(service, again)
+
+
+@pytest.mark.parametrize("came_for_it", [True, False])
+async def test_a_process_that_will_not_stay_takes_up_children_when_they_are_needed(
+    tmp_path: Path, *, came_for_it: bool
+) -> None:
+    model = Told()
+    async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
+        run_id = await submit(service, "go", SESSION)
+        (await model.asked(1)).answer("", task("think", background=not came_for_it))
+        both = [await model.asked(2)] if came_for_it else [await model.asked(n) for n in (2, 3)]
+        if not came_for_it:
+            next(a for a in both if a.messages[0] == User("go")).answer("begun")
+            await finished(service, run_id)
+    model = Told()
+    async with journaled(tmp_path) as journal, anyio.create_task_group() as tasks:
+        service = Service(parts(tmp_path, journal, model, delegate.TOOLS), tasks)
+        await service.start(frozenset({run_id}) if came_for_it else frozenset())
+        if not came_for_it:
+            assert not model.requests
+            await submit(service, "well?", SESSION)
+        with anyio.fail_after(PATIENCE_S):
+            number = 1
+            while not (asked := await model.asked(number)).messages[0].text.endswith("think"):
+                asked.answer("well")
+                number += 1
+        asked.answer("a thought")
+        told = await model.asked(number + 1)
+        while "a thought" not in told.messages[-1].text:
+            told.answer("well")
+            number += 1
+            told = await model.asked(number + 1)
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_child_of_a_run_that_was_stopped_is_not_made_any_more(tmp_path: Path) -> None:

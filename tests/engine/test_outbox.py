@@ -83,10 +83,9 @@ async def test_what_the_platform_takes_later_is_tried_again_before_what_comes_af
         await desk.say("a", message(chat, "a", "one"), message(chat, "a", "two"))
         first = await desk.become("one", Status.RETRY)
         assert (first.reason, first.due_at) == ("slow down", desk.clock.now() + 30.0)
-        await desk.clock.due_within(30.0)
-        desk.clock.advance(30.0)
+        await desk.passes(30.0)
         await chat.came(2)
-        await desk.clock.due_within(2.0)  # backoff: the second wait is between 1 and 2 s
+        await desk.due(2.0)  # backoff: the second wait is between 1 and 2 s
         assert chat.texts("a") == ["one", "one"]
         desk.clock.advance(2.0)
         assert (await desk.become("one", Status.SENT)).attempts == 3
@@ -101,7 +100,7 @@ async def test_what_is_not_taken_for_a_day_is_given_up(tmp_path: Path) -> None:
     async with sending(tmp_path, chat) as desk:
         await desk.say("a", message(chat, "a", "one"))
         await desk.become("one", Status.RETRY)
-        await desk.clock.due_within(1.0)
+        await desk.due(1.0)
         desk.clock.advance(GIVE_UP_S)
         assert "a day: still down" in (await desk.become("one", Status.DEAD)).reason
         assert desk.outbox.counts().dead == 1
@@ -133,8 +132,7 @@ async def test_where_nobody_knows_a_second_copy_goes_out_marked_and_counted(tmp_
         await desk.say("a", message(chat, "a", "one"), message(chat, "a", "two"))
         found = await desk.become("one", Status.AMBIGUOUS)
         assert (found.reason, found.repeated) == ("the connection broke", True)
-        await desk.clock.due_within(1.0)
-        desk.clock.advance(1.0)
+        await desk.passes(1.0)
         await desk.become("two", Status.SENT)
         assert [(m.text, m.repeated) for m in chat.sent] == [
             ("one", False),
@@ -169,8 +167,7 @@ async def test_where_the_platform_drops_copies_it_is_sent_again_as_it_is(tmp_pat
     async with sending(tmp_path, chat, on_ambiguous=OnAmbiguous.HOLD) as desk:
         await desk.say("a", message(chat, "a", "one"))
         await desk.become("one", Status.AMBIGUOUS)
-        await desk.clock.due_within(1.0)
-        desk.clock.advance(1.0)
+        await desk.passes(1.0)
         await desk.become("one", Status.SENT)
         assert [(m.delivery_id, m.repeated) for m in chat.sent] == [("one", False)] * 2
         assert desk.outbox.counts().repeated == 0
@@ -183,8 +180,7 @@ async def test_there_is_an_end_to_copies_that_nobody_knows_of(tmp_path: Path) ->
         await desk.say("a", message(chat, "a", "one"), message(chat, "a", "two"))
         for n in range(1, DOUBTS):
             await chat.came(n)
-            await desk.clock.due_within(2.0**n)
-            desk.clock.advance(2.0**n)
+            await desk.passes(2.0**n)
         await desk.become("one", Status.HELD)
         assert [(m.text, m.repeated) for m in chat.sent[:DOUBTS]] == [
             ("one", False),
@@ -201,8 +197,7 @@ async def test_a_platform_that_never_answers_leaves_a_message_in_doubt(tmp_path:
     async with sending(tmp_path, chat, on_ambiguous=OnAmbiguous.HOLD) as desk:
         await desk.say("a", message(chat, "a", "one"), message(chat, "a", "two"))
         await chat.came(1)
-        await desk.clock.due_within(ANSWER_S)
-        desk.clock.advance(ANSWER_S)
+        await desk.passes(ANSWER_S)
         assert "no answer within 60 s" in (await desk.become("one", Status.HELD)).reason
         await desk.become("two", Status.SENT)
 
@@ -306,11 +301,10 @@ async def test_a_send_that_cannot_be_written_down_is_not_made(tmp_path: Path) ->
         await desk.say("a", message(chat, "a", "one"))
         for n in (1, 2):
             await desk.fail(n)
-            await desk.clock.due_within(TRY_AGAIN_S)
-            desk.clock.advance(TRY_AGAIN_S)
+            await desk.passes(TRY_AGAIN_S)
         await desk.fail(3)
         assert chat.sent == []
-        await desk.clock.due_within(TRY_AGAIN_S)
+        await desk.due(TRY_AGAIN_S)
         desk.spoil(None)
         desk.clock.advance(TRY_AGAIN_S)
         assert (await desk.become("one", Status.SENT)).attempts == 1
@@ -324,7 +318,7 @@ async def test_an_answer_that_cannot_be_written_down_is_kept_until_it_can(tmp_pa
         desk.spoil(SendAccepted)
         await desk.say("a", message(chat, "a", "one"), message(chat, "a", "two"))
         await desk.fail(1)
-        await desk.clock.due_within(TRY_AGAIN_S)
+        await desk.due(TRY_AGAIN_S)
         desk.spoil(None)
         desk.clock.advance(TRY_AGAIN_S)
         one = await desk.become("one", Status.SENT)
@@ -461,7 +455,7 @@ async def test_what_waits_can_be_dropped_and_lets_the_next_go(tmp_path: Path) ->
     async with sending(tmp_path, chat) as desk:
         await desk.say("a", *(message(chat, "a", name) for name in ("one", "two", "three")))
         await desk.become("one", Status.RETRY)
-        await desk.clock.due_within(3600.0)
+        await desk.due(3600.0)
         await desk.outbox.drop(D("two"))
         await desk.outbox.drop(D("one"))
         await desk.become("three", Status.SENT)
@@ -593,3 +587,19 @@ async def test_on_the_way_down_a_send_that_hangs_is_cut_and_in_doubt_at_the_next
     async with sending(tmp_path, chat) as desk:
         await desk.become("two", Status.SENT)
         assert [(m.text, m.repeated) for m in chat.sent[1:]] == [("one", True), ("two", False)]
+
+
+async def test_on_the_way_down_no_send_begins_that_would_be_cut(tmp_path: Path) -> None:
+    chat, gate = Chat(), anyio.Event()
+    chat.answer("a", gate)
+    async with sending(tmp_path, chat) as desk:
+        await desk.say("a", *(message(chat, "a", name) for name in ("one", "two")))
+        await chat.came(1)
+        async with anyio.create_task_group() as both:
+            both.start_soon(desk.outbox.stop, 2.0)
+            await anyio.sleep(1.1)  # sleep: the first half of the time has to be over
+            gate.set()
+        assert chat.texts("a") == ["one"]
+    async with sending(tmp_path, chat) as desk:
+        await desk.become("two", Status.SENT)
+        assert not chat.sent[-1].repeated

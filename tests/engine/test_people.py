@@ -20,7 +20,7 @@ from holdfast.core.types import OPERATOR, Owner
 from holdfast.engine.chats import Chats, Connected
 from holdfast.engine.messenger import Chatting, Messenger
 from holdfast.engine.people import People
-from holdfast.errors import Refused
+from holdfast.errors import JournalUnavailable, Refused
 from holdfast.gateway import ChannelState
 from holdfast.journal.audit import Entry
 from tests.engine import workshop
@@ -47,6 +47,7 @@ class Place:
         self.channel = channel
         self.clock = clock
         self.audit = audit
+        self.audit_is_full = False
         self._number = 0
 
     async def say(self, text: str, user: str = "678", in_: ChatType = ChatType.DIRECT) -> None:
@@ -92,7 +93,11 @@ async def opened(directory: Path, *, pairing: bool = True) -> AsyncIterator[Plac
     )
 
     async def note(entry: Entry) -> None:
+        if place is not None and place.audit_is_full:
+            raise JournalUnavailable("the disk is full")
         audit.append(entry)
+
+    place: Place | None = None
 
     async with workshop.journaled(directory) as journal:
         made_of = workshop.parts(directory, journal, Told(), clock=clock)
@@ -100,7 +105,8 @@ async def opened(directory: Path, *, pairing: bool = True) -> AsyncIterator[Plac
         made_of = replace(made_of, chatting=chatting, audit=note)
         async with workshop.running(made_of) as service:
             assert service.messenger is not None
-            yield Place(service.messenger, channel, clock, audit)
+            place = Place(service.messenger, channel, clock, audit)
+            yield place
 
 
 @pytest.fixture
@@ -151,7 +157,21 @@ async def test_a_code_that_waits_is_good_after_a_restart(tmp_path: Path) -> None
         assert "You are in." in await it.told(1)
 
 
-async def test_every_decision_is_in_the_audit_before_it_counts(it: Place) -> None:
+async def test_what_cannot_be_audited_does_not_count(it: Place) -> None:
+    code = await it.code()
+    it.audit_is_full = True
+    with pytest.raises(JournalUnavailable):
+        await it.people.pair(ME, code, USER)
+    assert isinstance(await it.may_speak(), Denied)
+    it.audit_is_full = False
+    await it.people.pair(ME, code, USER)
+    it.audit_is_full = True
+    with pytest.raises(JournalUnavailable):
+        await it.people.remove(ME, "hooked", "678")
+    assert await it.may_speak() == Allowed(USER)
+
+
+async def test_every_decision_is_in_the_audit(it: Place) -> None:
     with pytest.raises(Refused, match="No such code"):
         await it.people.look_up(ME, "wrong")
     await it.people.pair(ME, await it.code(), USER)

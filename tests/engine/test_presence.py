@@ -65,7 +65,7 @@ async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) ->
         await begin(desk, chat)
         for n in (1, 2, 3):
             await chat.typed_times(n)
-            await desk.clock.due_within(TYPING_EVERY_S)
+            await desk.due(TYPING_EVERY_S)
             if n < 3:
                 desk.clock.advance(TYPING_EVERY_S)
         await desk.say("a", *ended())
@@ -91,7 +91,7 @@ async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_pa
         await desk.become(f"pro_{RUN}", Status.SENT)
         await desk.say("a", started(1, "make"))
         await desk.say("a", started(2, "make\n   test"))
-        await desk.clock.due_within(CHANGE_EVERY_S)
+        await desk.due(CHANGE_EVERY_S)
         assert len(chat.sent) == 1
         desk.clock.advance(CHANGE_EVERY_S)
         shown = await chat.came(2)
@@ -99,8 +99,7 @@ async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_pa
         await turn(5)
         assert len(chat.sent) == 2  # nothing newer
         await desk.say("a", started(3, "git push"))
-        await desk.clock.due_within(CHANGE_EVERY_S)
-        desk.clock.advance(CHANGE_EVERY_S)
+        await desk.passes(CHANGE_EVERY_S)
         assert (await chat.came(3)).text == "Working, step 4: terminal: git push"
 
 
@@ -115,7 +114,7 @@ async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) ->
         await desk.say("a", started(1, "two"))
         await chat.came(2)
         await desk.say("a", started(2, "three"))
-        await desk.clock.due_within(100.0)
+        await desk.due(100.0)
         desk.clock.advance(CHANGE_EVERY_S)
         await turn(5)
         assert len(chat.sent) == 2
@@ -178,7 +177,7 @@ async def test_on_the_way_down_nothing_more_is_shown(tmp_path: Path) -> None:
         await desk.say("a", started(0, "one"), progress(chat))
         await desk.become(f"pro_{RUN}", Status.SENT)
         await desk.say("a", started(1, "two"))
-        await desk.clock.due_within(CHANGE_EVERY_S)
+        await desk.due(CHANGE_EVERY_S)
         await desk.outbox.stop(1.0)
         desk.clock.advance(TYPING_EVERY_S)
         await turn(5)

@@ -102,7 +102,7 @@ class Platform:
     def __init__(self, secret: str, now: Callable[[], float]) -> None:
         self.secret = secret
         self.url = ""
-        self.hook_url = ""
+        self._hook_url = ""
         self.accepted: list[Taken] = []
         self.copies: list[str] = []
         self.forged = 0
@@ -120,6 +120,16 @@ class Platform:
         self._lanes: dict[str, deque[tuple[str, Json]]] = defaultdict(deque)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = anyio.Event()
+
+    @property
+    def hook_url(self) -> str:
+        """Where what people do is sent to; empty: nobody is there."""
+        return self._hook_url
+
+    @hook_url.setter
+    def hook_url(self, url: str) -> None:
+        self._hook_url = url
+        self._wake()
 
     @property
     def pending(self) -> int:

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from holdfast.core import run as machine
+from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record
 from holdfast.core.inbox import Idempotency, InputAdmitted, InputPromoted
 from holdfast.core.run import (
@@ -24,7 +25,7 @@ from holdfast.core.run import (
     Status,
 )
 from holdfast.core.session import SessionOpened
-from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
+from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Journal, RunFilter, StreamRow
 
@@ -297,6 +298,21 @@ class JournalSuite:
         )
         assert await journal.open_runs(row.stream) == []
         assert await journal.unfinished() == []
+
+    async def test_sessions_with_open_children_are_found_also_when_idle(
+        self, journal: Journal
+    ) -> None:
+        assert await journal.with_children() == []
+        row = await accept(journal)
+        call_id, children = CallId("c"), (RunId("run_2"), RunId("run_3"))
+        begun = [ChildBegun(run_id=RUN, call_id=call_id, child=c, task="t") for c in children]
+        ended = [ChildEnded(child=c, call_id=call_id, status=Status.COMPLETED) for c in children]
+        await journal.append(row.stream, 3, 2.0, begun, []).wait()
+        assert await journal.with_children() == [KEY]
+        await journal.append(row.stream, 5, 3.0, ended[:1], []).wait()
+        assert await journal.with_children() == [KEY]
+        await journal.append(row.stream, 6, 4.0, ended[1:], []).wait()
+        assert await journal.with_children() == []
 
     async def test_runs_are_listed_newest_first_by_page_session_and_status(
         self, journal: Journal

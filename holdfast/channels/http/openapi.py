@@ -241,7 +241,10 @@ def _events(of: dict[str, Any], summary: str) -> dict[str, Any]:
         parameters=[of, after, _header("Last-Event-ID")],
     )
     operation["responses"]["200"] = {
-        "description": "Server-sent events, each with the id to come back with",
+        "description": "Server-sent events, each with the id to come back with. What a run asks "
+        "its user is `question.asked` (call_id, question, options), then `question.answered`; what "
+        "it has delegated is `subagent.started` (call_id, child_run_id, name, preview, background), "
+        "then `subagent.completed` (with a status)",
         "content": {"text/event-stream": {}},
     }
     return operation

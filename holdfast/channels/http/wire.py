@@ -253,6 +253,7 @@ def _child_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "child_run_id": fact.child,
                 "name": fact.name,
                 "status": fact.status,
+                "background": fact.background,
             }
         case _:
             return _process_event(fact)
