@@ -319,7 +319,7 @@ async def _serve(process: _Process) -> int:
             say("Left down: the operator has stopped it. To start it: holdfast gateway start")
             return process.exit_code(Reason.STOP)
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
-            control = Control(service, process.watched.by, partial(_succeed, config))
+            control = Control(service, process.watched, partial(_succeed, config))
             assert service.messenger is not None
             service.messenger.restart = control.restart
             # The doors first: what keeps them from opening must not cost anybody a run.

@@ -57,7 +57,10 @@ _OTHER_VARIABLES = (
 _TEST_VARIABLES = ("HOLDFAST_TORTURE_", "HOLDFAST_FUZZ_", "HOLDFAST_RESTARTS")
 
 LAUNCHD_LABEL = "org.holdfast.gateway"
-_SUPERVISION = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
+_SUPERVISION = (
+    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
+    *("SYSTEMD_EXEC_PID", "MANAGERPID"),
+)
 
 _SOCKET_ROOM = 103 - len("/run/front.sock")  # what the system leaves for a socket's address
 
@@ -314,6 +317,7 @@ class Supervision:
     by: Supervisor = Supervisor.NONE
     socket: str = ""  # empty: nobody listens
     watchdog_s: float = 0.0  # 0: no sign of life is wanted
+    of_user: bool = False  # systemd's manager is a user's, not the machine's
 
 
 def take_supervision() -> Supervision:
@@ -335,7 +339,8 @@ def find_supervision(environ: Mapping[str, str], pid: int) -> Supervision:
     usec = environ.get("WATCHDOG_USEC", "")
     ours = environ.get("WATCHDOG_PID") in (None, "", str(pid))
     wanted = bool(address) and ours and usec.isascii() and usec.isdigit()
-    return Supervision(by, address, int(usec) / 1e6 if wanted else 0.0)
+    of_user = by is Supervisor.SYSTEMD and bool(environ.get("MANAGERPID"))
+    return Supervision(by, address, int(usec) / 1e6 if wanted else 0.0, of_user)
 
 
 def environment(config: Config) -> dict[str, str]:

@@ -5,7 +5,8 @@ Where a supervisor does the ending, the word is announced first and its signal f
 
 A restart comes back by itself: systemd is asked for one, which happens at once whatever the
 unit says of restarts; launchd starts again what ends with 75; and where nobody supervises, a
-successor is started right away, detached, and waits for the home until we are gone.
+successor is started right away, detached, and waits for the home until we are gone. systemd
+is asked to stop us too: it would start again whatever just ends.
 """
 
 import os
@@ -20,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast import config as configuration
-from holdfast.config import Config
+from holdfast.config import Config, Supervision
 from holdfast.core.intents import Principal
 from holdfast.core.lifecycle import Event, Reason, Recorded, Supervisor, Wanted, remember
 from holdfast.engine.service import Service
@@ -34,17 +35,20 @@ LOG_BYTES = 10_000_000  # a longer one is set aside when the next gateway begins
 MANAGER_S = 5.0
 
 EVENTS = Event.__args__
-_UNIT = re.compile(r"^0::(?P<path>/.*/(?P<unit>[^/]+\.service))$", re.MULTILINE)
+# Older systems know only the hierarchy that systemd names after itself.
+_UNIT = re.compile(
+    r"^\d+:(?:name=systemd)?:(?P<path>/(?:.*/)?(?P<unit>[^/]+\.service))$", re.MULTILINE
+)
 
 
 class Control:
     """What the operator's door may ask of this process."""
 
     def __init__(
-        self, service: Service, supervisor: Supervisor, succeed: Callable[[], None]
+        self, service: Service, watched: Supervision, succeed: Callable[[], None]
     ) -> None:
         self._service = service
-        self._supervisor = supervisor
+        self._watched = watched
         self._succeed = succeed
         self._ending = anyio.Event()
         self.reason = Reason.SIGNAL  # what the next end means
@@ -67,20 +71,22 @@ class Control:
     async def stop(self, by: Principal) -> None:
         """End, and stay down."""
         await self.announce(by, Reason.STOP)
+        if await self._does("stop"):
+            return
         self._ending.set()
 
     async def restart(self, by: Principal) -> None:
         """End, and come back."""
         await self.announce(by, Reason.RESTART)
-        match self._supervisor:
-            case Supervisor.SYSTEMD:
-                if await _ask_systemd():
-                    return  # its signal follows
-            case Supervisor.NONE:
-                self._succeed()
-            case Supervisor.LAUNCHD:
-                pass  # the exit code says it
-        self._ending.set()
+        if await self._does("restart"):
+            return
+        if self._watched.by is Supervisor.NONE:
+            self._succeed()
+        self._ending.set()  # to launchd, the exit code says it
+
+    async def _does(self, verb: str) -> bool:
+        """Whether systemd will do it: then its signal follows."""
+        return self._watched.by is Supervisor.SYSTEMD and await _ask_systemd(verb, self._watched)
 
 
 async def recorded(home: Path) -> Recorded | None:
@@ -100,26 +106,30 @@ async def recorded(home: Path) -> Recorded | None:
         reader.close_readers()
 
 
-async def _ask_systemd() -> bool:
-    """Have systemd restart our unit; whether it will."""
+async def _ask_systemd(verb: str, watched: Supervision) -> bool:
+    """Have systemd `verb` the unit whose main process we are; whether it will."""
     try:
-        command = restart_command(await anyio.Path("/proc/self/cgroup").read_text())
-        if command is None:
+        unit = own_unit(await anyio.Path("/proc/self/cgroup").read_text(), watched)
+        if not unit:
             return False
+        show = ("systemctl", "show", "--property=MainPID", "--value", *unit)
         with anyio.fail_after(MANAGER_S):
-            done = await anyio.run_process(command, check=False)
+            main = await anyio.run_process(show, check=False)
+            if main.stdout.strip() != str(os.getpid()).encode():
+                return False  # somebody else's, whose child we are
+            done = await anyio.run_process(("systemctl", "--no-block", verb, *unit), check=False)
     except (OSError, TimeoutError):
         return False
     return done.returncode == 0
 
 
-def restart_command(cgroup: str) -> tuple[str, ...] | None:
-    """What makes systemd restart the unit whose process has this /proc/self/cgroup."""
+def own_unit(cgroup: str, watched: Supervision) -> tuple[str, ...]:
+    """What names to systemctl the unit whose process has this /proc/self/cgroup; or nothing."""
     found = _UNIT.search(cgroup)
     if found is None or found["unit"].startswith("user@"):
-        return None
-    user = ("--user",) if "/user@" in found["path"] else ()
-    return ("systemctl", *user, "--no-block", "restart", found["unit"])
+        return ()
+    of_user = watched.of_user or "/user@" in found["path"]
+    return (*(("--user",) if of_user else ()), found["unit"])
 
 
 def detach(config: Config, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":

@@ -142,6 +142,8 @@ async def stop(config: Config) -> None:
     """Have none running, now and after the next boot; returns when it is gone."""
     unit, running = units.installed(config), await look(config)
     if running is None:
+        if unit is not None and await _would_come(unit):
+            await manage(unit, "stop")
         await _stop_nobody(config)
     elif unit is not None and await _manages(unit, running.pid):
         await _announced(config, unit, "stop")
@@ -216,6 +218,14 @@ async def _manages(unit: units.Unit, pid: int) -> bool:
     except Exit:
         return False
     return str(pid) in said.replace("=", " ").split()
+
+
+async def _would_come(unit: units.Unit) -> bool:
+    """Whether systemd is starting it, or will start it again in a moment."""
+    try:
+        return await manage(unit, "state") in ("activating", "active")
+    except Exit:
+        return False
 
 
 def _warn(config: Config) -> units.Unit | None:

@@ -94,17 +94,31 @@ def _uninstall(config: Config) -> None:
 
 
 def _logs(config: Config, lines: int, follow: bool) -> None:  # noqa: FBT001  the flag as given
-    unit = units.installed(config)
+    unit, log = units.installed(config), config.home / LOG
+    missing = (
+        f"{log} does not exist: none was started in the background; "
+        "a gateway that runs in a terminal says it there"
+    )
     if unit is not None and unit.logs and shutil.which(unit.logs[0]):
-        sys.stdout.flush()
-        more = ("--follow",) if follow else ()
-        os.execvp(unit.logs[0], [*unit.logs, "--lines", str(lines), *more])
-    log = config.home / LOG
+        if follow or anyio.run(_journaled, unit):
+            sys.stdout.flush()
+            more = ("--follow",) if follow else ()
+            os.execvp(unit.logs[0], [*unit.logs, "--lines", str(lines), *more])
+        missing = (
+            f"systemd's journal has nothing of {units.NAME}: it has not run yet, or there is no "
+            f"systemd-journald here. Its last words: {' '.join(unit.command('status'))}; "
+            "to see all of them, stop it and start it in a terminal: holdfast gateway run"
+        )
     if not log.exists() and not follow:
-        hint = "a gateway that runs in a terminal says it there"
-        raise Exit(Code.FAILED, f"{log} does not exist: none was started in the background; {hint}")
+        raise Exit(Code.FAILED, missing)
     for text in _read(log, lines, follow):
         print(text, end="", flush=True)
+
+
+async def _journaled(unit: units.Unit) -> bool:
+    """Whether systemd's journal has a word of it."""
+    done = await anyio.run_process([*unit.logs, "--lines", "1", "--quiet"], check=False)
+    return bool(done.returncode or done.stdout.strip())  # what goes wrong there, it says best
 
 
 def _read(log: Path, lines: int, follow: bool) -> Iterator[str]:  # noqa: FBT001  likewise

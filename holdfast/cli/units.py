@@ -42,7 +42,7 @@ class Unit(Value):
     text: str
 
     def command(self, verb: str) -> tuple[str, ...]:
-        """What makes the service manager `verb` it: start, stop, restart, enable, disable."""
+        """What makes the service manager `verb` it (start, stop, restart, …) or tell of it."""
         match self.scope:
             case Scope.USER:
                 return ("systemctl", "--user", *_SYSTEMD[verb])
@@ -72,6 +72,8 @@ _SYSTEMD: Mapping[str, tuple[str, ...]] = {
     "stop": ("stop", NAME),
     "restart": ("restart", NAME),
     "pid": ("show", "--property=MainPID", "--value", NAME),
+    "state": ("show", "--property=ActiveState", "--value", NAME),
+    "status": ("status", NAME),
 }
 _LAUNCHD: Mapping[str, tuple[str, ...]] = {
     "reload": ("print", "{domain}"),
@@ -81,6 +83,8 @@ _LAUNCHD: Mapping[str, tuple[str, ...]] = {
     "stop": ("kill", "SIGTERM", f"{{domain}}/{LAUNCHD_LABEL}"),
     "restart": ("kickstart", "-k", f"{{domain}}/{LAUNCHD_LABEL}"),
     "pid": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
+    "state": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
+    "status": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
 }
 
 

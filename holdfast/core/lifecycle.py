@@ -167,6 +167,7 @@ class Recorded(Value):
     wanted: Wanted = Wanted.RUNNING
     state: State = State.STOPPED
     booted_at: float = 0.0
+    orderly: bool = True  # its end, whoever wanted it
 
 
 def remember(known: Recorded, event: Event, at: float) -> Recorded:
@@ -175,9 +176,9 @@ def remember(known: Recorded, event: Event, at: float) -> Recorded:
         case GatewayWanted():
             return replace(known, wanted=event.wanted)
         case GatewayBooted():
-            return replace(known, state=State.RUNNING, booted_at=at)
+            return replace(known, state=State.RUNNING, booted_at=at, orderly=False)
         case _:  # GatewayState
-            return replace(known, state=event.state)
+            return replace(known, state=event.state, orderly=event.state is not State.DRAINING)
 
 
 def stays_down(start: Start, known: Recorded) -> bool:

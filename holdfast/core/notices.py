@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from holdfast.core.address import Address
 from holdfast.core.chats import Chats, Returned
 from holdfast.core.delivery import DeliveryQueued
-from holdfast.core.lifecycle import Reason, Recorded, State
+from holdfast.core.lifecycle import Reason, Recorded
 from holdfast.core.types import DeliveryId, Fact
 
 RESTARTING = "⚠️ Gateway restarting. Your task is interrupted; I will try to resume it afterwards."
@@ -49,7 +49,7 @@ def returned(chats: Chats, before: Recorded, now: float, name: str) -> tuple[Fac
     """What to say after the start, and to whom. `before`: what was known of the gateway then."""
     if chats.waits is not None:
         return (Returned(), _back(chats.waits.address, chats.waits.reply_to, name))
-    died_young = before.state is not State.STOPPED and now - before.booted_at < QUIET_S
+    died_young = not before.orderly and now - before.booted_at < QUIET_S
     if chats.home is None or before.booted_at == 0 or died_young:
         return ()
     return (_back(chats.home, "", name),)

@@ -189,13 +189,12 @@ class Outbox:
                     log.warning("a message was given up", extra=_said(fact))
             case SendReleased():
                 self._held.discard(fact.delivery_id)
-                if message is None:
-                    self._tasks.start_soon(self._fetch, fact.delivery_id)
+                self._tasks.start_soon(self._fetch, fact.delivery_id)
             case _:
                 pass
 
     async def _fetch(self, delivery_id: DeliveryId) -> None:
-        """One that is not in memory is to be sent again."""
+        """One is to be sent again: it may have left memory."""
         while self._open and not self._lanes.closing:
             try:
                 async with self._word:

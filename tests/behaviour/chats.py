@@ -59,22 +59,22 @@ chats = ["dm", "group"]
 
 @asynccontextmanager
 async def unstarted_bot(
-    directory: Path, model_url: str = "", more: str = "", head: str = ""
+    directory: Path, model_url: str = "", more: str = "", head: str = "", **environment: str
 ) -> AsyncIterator[Bot]:
     """The platform is up; starting the gateway is left to the test."""
     async with fake.serve() as telegram:
         config = head + CONFIG.format(url=telegram.address) + more
         async with unstarted(
-            directory, model_url, config, TELEGRAM_BOT_TOKEN=telegram.token
+            directory, model_url, config, TELEGRAM_BOT_TOKEN=telegram.token, **environment
         ) as process:
             yield Bot(telegram, process)
 
 
 @asynccontextmanager
 async def bot(
-    directory: Path, model_url: str = "", more: str = "", head: str = ""
+    directory: Path, model_url: str = "", more: str = "", head: str = "", **environment: str
 ) -> AsyncIterator[Bot]:
     """Both are up."""
-    async with unstarted_bot(directory, model_url, more, head) as both:
+    async with unstarted_bot(directory, model_url, more, head, **environment) as both:
         await both.gateway.start()
         yield both

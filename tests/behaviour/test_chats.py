@@ -8,10 +8,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.config import LAUNCHD_LABEL
 from tests.behaviour.chats import GUEST, OWNER, STRANGER, Bot, bot
 from tests.behaviour.hands import carrying, command, running
-from tests.fakes.model_server import ModelServer, say
+from tests.fakes.model_server import ModelServer
+from tests.fakes.model_server import say as model_says
 from tests.fakes.telegram import Chat, Hold, Json, Reset, TooMany
+
+LAUNCHD = {"XPC_SERVICE_NAME": LAUNCHD_LABEL}  # who starts again what ends with 75
 
 
 @pytest.fixture
@@ -302,7 +306,7 @@ async def test_a_shutdown_warns_the_chats_that_are_busy_and_they_go_on_afterward
     warned = await both.hears(chat, "Gateway shutting down")
     assert "interrupted" in warned["text"]
     assert both.said(idle) == ["hello"]
-    model.then(say("went on"))
+    model.then(model_says("went on"))
     await both.gateway.start()
     await both.hears(chat, "went on")
 
@@ -310,19 +314,47 @@ async def test_a_shutdown_warns_the_chats_that_are_busy_and_they_go_on_afterward
 @pytest.mark.promise("STOP-08")
 @pytest.mark.promise("STOP-09")
 async def test_a_restart_asked_for_in_a_chat_is_told_there_and_where_work_is_cut(
-    both: Bot, model: ModelServer
+    tmp_path: Path, model: ModelServer
 ) -> None:
-    chat, busy = owners(both), both.telegram.private(GUEST)
-    both.telegram.say(busy, "slow:60 first")
-    await model.asked(1)
-    said = both.telegram.say(chat, "/restart")
-    code = await both.gateway.ended()
-    assert code == 0
-    warned = await both.hears(busy, "Gateway restarting")
-    assert "try to resume" in warned["text"]
-    back = await both.hears(chat, "is back")  # the successor, which waited for the home
-    assert back["reply_to_message"]["message_id"] == said["message_id"]
-    assert not any("is back" in t for t in both.said(busy))
+    async with bot(tmp_path, model.base_url, **LAUNCHD) as both:
+        chat, busy, home = owners(both), both.telegram.private(GUEST), both.telegram.group()
+        both.telegram.say(home, "/home", OWNER)
+        await both.until(lambda: both.telegram.sent(home))
+        both.telegram.say(busy, "slow:60 first")
+        await model.asked(1)
+        said = both.telegram.say(chat, "/restart")
+        assert await both.gateway.ended() == 75
+        warned = await both.hears(busy, "Gateway restarting")
+        assert "try to resume" in warned["text"]
+        model.then(model_says("went on"))
+        await both.gateway.start()
+        back = await both.hears(chat, "is back")
+        assert back["reply_to_message"]["message_id"] == said["message_id"]
+        await both.hears(busy, "went on")
+        assert not any("is back" in t for t in both.said(busy))
+        assert len(both.said(home)) == 1
+
+
+@pytest.mark.promise("STOP-09")
+@pytest.mark.promise("STOP-15")
+async def test_after_any_other_restart_the_home_is_told(tmp_path: Path, model: ModelServer) -> None:
+    async with bot(tmp_path, model.base_url) as both:
+        home, busy = both.telegram.group(), owners(both)
+        thread = both.telegram.topic(home, "news")
+        both.telegram.say(home, "/home", OWNER, thread)
+        await both.until(lambda: both.telegram.sent(home))
+        both.telegram.say(busy, "slow:60 first")
+        await model.asked(1)
+        assert await both.gateway.stop() == 0
+        warned = await both.hears(home, "Gateway shutting down")
+        assert warned["message_thread_id"] == thread
+        await both.hears(busy, "Gateway shutting down")
+        model.then(model_says("went on"))
+        await both.gateway.start()
+        await both.hears(busy, "went on")
+        await both.hears(home, "is back")
+        await settled(both, busy)
+        assert not any("is back" in t for t in both.said(busy))
 
 
 async def test_a_chat_is_answered_soon_after_the_start(both: Bot) -> None:

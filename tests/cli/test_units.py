@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli import units
 from holdfast.cli.units import Scope
 from holdfast.config import Config, find_supervision, load
-from holdfast.control import COMMAND, restart_command
+from holdfast.control import COMMAND, own_unit
 from holdfast.core.lifecycle import Supervisor
 
 
@@ -154,22 +154,28 @@ def test_who_supervises_is_read_from_what_is_meant_for_us(
 
 @pytest.mark.promise("STOP-07")
 @pytest.mark.parametrize(
-    ("cgroup", "command"),
+    ("cgroup", "environ", "unit"),
     [
-        (
-            "0::/system.slice/holdfast-gateway.service\n",
-            ("systemctl", "--no-block", "restart", "holdfast-gateway.service"),
-        ),
+        ("0::/system.slice/mine.service\n", {}, ("mine.service",)),
+        ("0::/mine.service\n", {}, ("mine.service",)),
         (
             "1:name=x:/\n0::/user.slice/user-1.slice/user@1.service/app.slice/mine.service\n",
-            ("systemctl", "--user", "--no-block", "restart", "mine.service"),
+            {},
+            ("--user", "mine.service"),
         ),
-        ("0::/user.slice/user-1.slice/session-2.scope\n", None),
-        ("0::/user.slice/user-1.slice/user@1.service\n", None),
-        ("0::/\n", None),
+        ("0::/app.slice/mine.service\n", {"MANAGERPID": "1"}, ("--user", "mine.service")),
+        ("0::/user.slice/user-1.slice/session-2.scope\n", {}, ()),
+        ("0::/user.slice/user-1.slice/user@1.service\n", {}, ()),
+        ("1:name=systemd:/system.slice/mine.service\n", {}, ("mine.service",)),
+        ("2:cpu:/system.slice/mine.service\n1:name=systemd:/\n0::/\n", {}, ()),
     ],
 )
-def test_under_systemd_our_own_unit_is_restarted_whatever_it_says_of_restarts(
-    cgroup: str, command: tuple[str, ...] | None
+def test_under_systemd_our_own_unit_is_found_and_whose_it_is(
+    cgroup: str, environ: dict[str, str], unit: tuple[str, ...]
 ) -> None:
-    assert restart_command(cgroup) == command
+    watched = find_supervision({"SYSTEMD_EXEC_PID": "7", **environ}, 7)
+    assert own_unit(cgroup, watched) == unit
+
+
+def test_a_users_manager_that_is_not_ours_means_nothing() -> None:
+    assert not find_supervision({"MANAGERPID": "1", "SYSTEMD_EXEC_PID": "8"}, 7).of_user

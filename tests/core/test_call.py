@@ -31,11 +31,12 @@ from holdfast.errors import IllegalTransition
 
 RUN, CALL = RunId("run"), CallId("call")
 PROPOSAL = Proposal(CALL, "write_file", "{}")
+WAITS = CallParked(run_id=RUN, call_id=CALL, reason="child")
 FACTS: dict[str, Event] = {
     "a person is asked": CallAsked(run_id=RUN, call_id=CALL, request_id=RequestId("q")),
     "a person agrees": CallCleared(run_id=RUN, call_id=CALL),
     "it begins": CallStarted(run_id=RUN, call_id=CALL, tool="write_file"),
-    "it waits": CallParked(run_id=RUN, call_id=CALL, reason="child"),
+    "it waits": WAITS,
     "it ends": CallSettled(
         run_id=RUN, call_id=CALL, tool="write_file", outcome=Outcome.OK, text="done"
     ),
@@ -61,11 +62,25 @@ ALLOWED = {
 def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
     call = Call(PROPOSAL, status)
     if (status.value, fact) in ALLOWED:
-        assert evolve(call, FACTS[fact]) == Call(PROPOSAL, Status(ALLOWED[status.value, fact]))
+        after = Status(ALLOWED[status.value, fact])
+        waits_for = WAITS if after is Status.PARKED else None
+        assert evolve(call, FACTS[fact]) == Call(PROPOSAL, after, waits_for)
     else:
         with pytest.raises(IllegalTransition, match=f"while call call is {status}"):
             evolve(call, FACTS[fact])
         assert call == Call(PROPOSAL, status)
+
+
+def test_what_a_parked_call_asks_is_known_until_it_is_answered() -> None:
+    asks = CallParked(run_id=RUN, call_id=CALL, reason="asks", question="Which?", options=("a",))
+    call = Call(PROPOSAL, Status.STARTED)
+    assert call.question == ""
+    call = evolve(call, asks)
+    assert (call.parked, call.question) == (asks, "Which?")
+    assert (cut(call).parked, cut(call).question) == (asks, "Which?")
+    assert evolve(call, FACTS["it ends"]).question == ""
+    waits = evolve(Call(PROPOSAL, Status.STARTED), WAITS)
+    assert (waits.parked, waits.question) == (WAITS, "")
 
 
 @pytest.mark.parametrize("status", Status)

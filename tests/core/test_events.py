@@ -18,7 +18,7 @@ from holdfast.core.approval import (
     Role,
     Standing,
 )
-from holdfast.core.call import CallSettled, Kept, Outcome
+from holdfast.core.call import CallAnswered, CallParked, CallSettled, Kept, Outcome
 from holdfast.core.chats import HomeChosen, RestartAsked, Returned, UpdateTaken
 from holdfast.core.delivery import (
     DeliveryQueued,
@@ -44,14 +44,15 @@ from holdfast.core.inbox import Came, Idempotency, InputAdmitted, Mode
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
 from holdfast.core.process import Cause, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.rules import Host
-from holdfast.core.run import ModelAnswered, Origin, RunCompleted, RunQueued, RunStarted
-from holdfast.core.session import SessionOpened
+from holdfast.core.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
+from holdfast.core.session import ModelChosen, SessionOpened, SessionReopened, Undone
 from holdfast.core.types import (
     OPERATOR,
     CallId,
     DeliveryId,
     Fact,
     InputId,
+    Owner,
     ProcessId,
     RequestId,
     RunId,
@@ -86,6 +87,7 @@ def test_no_two_facts_go_by_the_same_name() -> None:
             idempotency=Idempotency(route="runs", key="k", fingerprint="f"),
             metadata={"a": "b"},
             came=CAME,
+            hosts=("a.example",),
         ),
         ModelAnswered(
             run_id=RUN, turn=1, text="", calls=(Proposal(CALL, "t", "{"),), usage=Usage(1, 2)
@@ -137,7 +139,37 @@ def test_no_two_facts_go_by_the_same_name() -> None:
         PairingFailed(by=OPERATOR),
         UserRemoved(sender=CHAT.sender, by=OPERATOR),
         SessionOpened(session_id="s", workspace="/w", platform="cli"),
-        RunQueued(run_id=RUN, input_id=INPUT, origin=Origin(platform="cli", late=True)),
+        SessionReopened(by=OPERATOR),
+        ModelChosen(model="p/m", by=OPERATOR),
+        Undone(by=OPERATOR, came=CAME),
+        RunQueued(
+            run_id=RUN,
+            input_id=INPUT,
+            origin=Origin(
+                platform="tg",
+                late=True,
+                address=CHAT,
+                reply_to="5",
+                works_for=CHAT.sender.owner,
+                progress=True,
+            ),
+            parent=Parent(
+                session_id=SessionId("p"),
+                run_id=RunId("parent"),
+                call_id=CALL,
+                background=True,
+                depth=2,
+            ),
+        ),
+        CallParked(
+            run_id=RUN,
+            call_id=CALL,
+            reason="asks",
+            question="Which?",
+            options=("a", "b"),
+            child=RunId("child"),
+        ),
+        CallAnswered(run_id=RUN, call_id=CALL, came=CAME),
         RunStarted(run_id=RUN, sandbox="L2"),
         Grant(
             permission=Host(name="a.example"),
@@ -198,6 +230,10 @@ def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> 
             RunQueued(run_id=RUN, input_id=INPUT),
         ),
         (b'{"kind":"run.started","run_id":"run"}', RunStarted(run_id=RUN)),
+        (
+            b'{"kind":"call.parked","run_id":"run","call_id":"call","reason":"waits"}',
+            CallParked(run_id=RUN, call_id=CALL, reason="waits"),
+        ),
     ],
 )
 def test_facts_from_before_runs_had_an_origin_and_a_sandbox_are_still_read(
@@ -223,6 +259,13 @@ def test_who_asks_says_through_which_door_and_a_door_inherits_no_ability() -> No
     door = intents.Capabilities("cli", answerable=True, late=True)
     assert intents.Principal(OPERATOR, door, frozenset()).platform == "cli"
     assert all(f.required for f in fields(intents.Capabilities))
+
+
+def test_who_asks_is_the_one_who_speaks_where_the_owner_is_a_chat_of_several() -> None:
+    door = intents.Capabilities("tg", answerable=True, late=True)
+    group = Owner("tg:group:7")
+    assert intents.Principal(group, door, frozenset()).who == group
+    assert intents.Principal(group, door, frozenset(), CHAT.sender.owner).who == "tg:9"
 
 
 def test_every_intent_says_who_asks_and_all_but_new_words_name_their_run() -> None:

@@ -18,7 +18,7 @@ from holdfast.core.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session import MarkCleared, SessionMarked, SessionReset
+from holdfast.core.session import MarkCleared, SessionMarked, SessionReset, Undone
 from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, Usage
 
 A, B = RunId("a"), RunId("b")
@@ -355,3 +355,83 @@ def test_what_falls_out_of_the_callers_window_stays_readable_and_stands_before_i
         *with_history(User("a"), yes, User("b"), yes), *with_history(User("b"), yes, User("own"))
     )
     assert grown.whole() == (User("a"), yes, User("b"), yes, User("own"), User("own"))
+
+
+UNDONE = Undone(by=OPERATOR)
+FIRST = (*read("one"), answered("yes"), completed())
+SECOND = (*read("two", B), answered("", C1, run_id=B), settled(C1), answered("no", run_id=B))
+TWO = [User("two"), assistant("", C1), ToolResult(C1, "done"), assistant("no")]
+
+
+def test_an_exchange_taken_back_is_not_read_by_the_model_and_stays_readable_for_people() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B), UNDONE)
+    assert grown.for_model() == [User("one"), assistant("yes")]
+    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+
+
+def test_taking_back_twice_takes_back_two_and_more_than_all_nothing() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, UNDONE)
+    assert grown.for_model() == []
+    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+    grown.add(UNDONE)
+    assert (grown.for_model(), grown.last_words()) == ([], "")
+    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+    assert transcript(UNDONE).whole() == ()
+
+
+def test_what_was_taken_back_stands_where_it_was_said_whatever_comes_after() -> None:
+    third = (*read("three", RunId("c")), answered("hm"), completed(RunId("c")))
+    said = (User("one"), assistant("yes"), *TWO, User("three"), assistant("hm"))
+    grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, *third)
+    assert grown.for_model() == [User("one"), assistant("yes"), User("three"), assistant("hm")]
+    assert grown.whole() == said
+    grown.add(UNDONE)
+    assert (grown.last_words(), grown.whole()) == ("one", said)
+    grown.add(UNDONE)
+    assert (grown.for_model(), grown.whole()) == ([], said)
+    for fact in (SessionReset(reason="suspended"), *read("four", RunId("d"))):
+        grown.add(fact)
+    assert (grown.for_model(), grown.whole()) == ([User("four")], (*said, User("four")))
+
+
+def test_an_exchange_without_an_end_is_taken_back_with_its_open_calls() -> None:
+    grown = transcript(*FIRST, *read("two", B), answered("", C1, run_id=B), UNDONE, settled(C1))
+    assert grown.for_model() == [User("one"), assistant("yes")]
+    assert grown.whole()[2:] == (User("two"), assistant("", C1), ToolResult(C1, UNKNOWN_TEXT))
+
+
+def test_what_was_said_before_a_fresh_start_is_not_taken_back() -> None:
+    reset = SessionReset(reason="suspended")
+    grown = transcript(*FIRST, reset, UNDONE)
+    assert (grown.last_words(), grown.whole()) == ("", (User("one"), assistant("yes")))
+    grown = transcript(*FIRST, reset, *SECOND, completed(B), UNDONE)
+    assert grown.for_model() == []
+    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+
+
+def test_a_history_of_the_callers_stays_when_what_it_came_with_is_taken_back() -> None:
+    before = User("before")
+    grown = transcript(*FIRST, *with_history(before), answered("yes"), completed(), UNDONE, UNDONE)
+    assert grown.for_model() == [before]
+    assert grown.whole() == (
+        User("one"),
+        assistant("yes"),
+        before,
+        User("own"),
+        assistant("yes"),
+    )
+
+
+def test_the_last_words_are_all_that_was_said_to_the_run_that_read_last() -> None:
+    assert transcript().last_words() == ""
+    assert transcript(admitted("not read")).last_words() == ""
+    grown = transcript(*FIRST)
+    assert grown.last_words() == "one"
+    for fact in (*read("two", B), *read("and three", B), answered("", C1), settled(C1)):
+        grown.add(fact)
+    assert grown.last_words() == "two\n\nand three"
+    for fact in (*read("four", B), answered("no"), completed(B)):
+        grown.add(fact)
+    assert grown.last_words() == "two\n\nand three\n\nfour"
+    grown.add(UNDONE)
+    assert grown.last_words() == "one"

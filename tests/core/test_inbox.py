@@ -1,21 +1,15 @@
-"""An input ends once, in one of three ways; where it goes depends on how busy the session is."""
+"""An input ends once, in one of three ways. Where words go is core/words."""
 
 import pytest
 
 from holdfast.core.inbox import (
-    Displace,
     Event,
     Input,
     InputAdmitted,
     InputPromoted,
     InputRefused,
     InputSuperseded,
-    Join,
-    Mode,
-    OwnRun,
-    Placement,
     Status,
-    decide,
     evolve,
 )
 from holdfast.core.types import InputId, RunId
@@ -50,20 +44,3 @@ def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> N
 
 def test_only_an_admitted_input_is_still_to_be_read() -> None:
     assert [s for s in Status if not s.final] == [Status.ADMITTED]
-
-
-@pytest.mark.parametrize(
-    ("mode", "busy", "placement"),
-    [
-        (Mode.QUEUE, None, OwnRun()),
-        (Mode.STEER, None, OwnRun()),
-        (Mode.INTERRUPT, None, OwnRun()),
-        (Mode.QUEUE, RUN, OwnRun()),
-        (Mode.STEER, RUN, Join(RUN)),
-        (Mode.INTERRUPT, RUN, Displace(RUN)),
-    ],
-)
-def test_the_mode_decides_only_while_a_run_is_busy(
-    mode: Mode, busy: RunId | None, placement: Placement
-) -> None:
-    assert decide(mode, busy) == placement

@@ -19,7 +19,8 @@ def chat(name: str, thread: str = "", user: str = "") -> Address:
 HOME = chat("home")
 ASKED = RestartAsked(address=chat("admin", "7"), reply_to="42", by=Owner("telegram:1"))
 STOPPED = Recorded(state=State.STOPPED, booted_at=1_000.0)
-DIED = Recorded(state=State.RUNNING, booted_at=1_000.0)
+DIED = Recorded(state=State.RUNNING, booted_at=1_000.0, orderly=False)
+SIGNALLED = Recorded(state=State.RUNNING, booted_at=1_000.0)
 
 
 def told(facts: object) -> list[tuple[Address, str]]:
@@ -81,6 +82,7 @@ def test_after_a_restart_asked_for_in_a_chat_only_that_chat_is_told() -> None:
 @pytest.mark.promise("STOP-09")
 def test_after_any_other_the_home_is_told() -> None:
     assert told(returned(Chats(home=HOME), STOPPED, 1_001.0, "x")) == [(HOME, "")]
+    assert told(returned(Chats(home=HOME), SIGNALLED, 1_001.0, "x")) == [(HOME, "")]
     assert told(returned(Chats(home=HOME), DIED, 1_000.0 + QUIET_S, "x")) == [(HOME, "")]
 
 

@@ -12,8 +12,12 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.core import call as calls
+from holdfast.core import chats
+from holdfast.core.address import Address, ChatType, Key, KeyBound, Why
+from holdfast.core.address import current as current_session
 from holdfast.core.approval import Grant, Level, PostureSeen, Standing
 from holdfast.core.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
+from holdfast.core.chats import HomeChosen
 from holdfast.core.delivery import SendStarted
 from holdfast.core.events import MessageDelta, ToolProgress
 from holdfast.core.history import MESSAGE_FACTS, Transcript
@@ -50,9 +54,11 @@ from holdfast.core.run import Status as RunStatus
 from holdfast.core.session import (
     Event,
     Mark,
+    ModelChosen,
     OnStart,
     Session,
     SessionOpened,
+    SessionReopened,
     SessionReset,
     SessionSuspended,
     Status,
@@ -89,6 +95,7 @@ FACTS: dict[str, Event] = {
     "it opens": SessionOpened(session_id="s", workspace="/w", platform="cli"),
     "it is suspended": SessionSuspended(reason="stuck"),
     "it begins afresh": SessionReset(reason="suspended"),
+    "it is brought back": SessionReopened(by=OPERATOR),
 }
 ALLOWED = {
     ("open", "it opens"): "open",
@@ -96,6 +103,7 @@ ALLOWED = {
     ("open", "it begins afresh"): "open",
     ("suspended", "it is suspended"): "suspended",
     ("suspended", "it begins afresh"): "open",
+    ("suspended", "it is brought back"): "open",
 }
 
 
@@ -392,6 +400,58 @@ def test_a_process_outlives_the_run_that_began_it() -> None:
     assert fold(ended, session=session).processes[name].ended == ended
     with pytest.raises(IllegalTransition):
         fold(ended, session=Session(KEY))
+
+
+@pytest.mark.promise("BACK-05")
+def test_a_suspended_session_that_is_brought_back_is_as_it_was() -> None:
+    grant, cut = granted("a", 10.0), marked(A, Cause.CRASH, 7.0)
+    failed = RunFailed(run_id=A, code="stuck", error="e", usage=Usage())
+    before = fold(*posted(A), RunStarted(run_id=A), grant, cut, *give_up_all(A), failed)
+    before = replace(before, cwd="/w/src")
+    after = fold(FACTS["it is suspended"], SessionReopened(by=OPERATOR), session=before)
+    assert after == before
+    assert after.mark is not None and after.grants == (grant,)
+    assert admit(after) == ()
+
+
+def give_up_all(run_id: RunId) -> tuple[Fact, ...]:
+    input_id = InputId(f"input-{run_id}")
+    return (InputSuperseded(input_id=input_id, run_id=run_id, reason="stuck"),)
+
+
+def test_the_model_chosen_last_is_the_session_s_until_none_is() -> None:
+    assert fold().model == ""
+    session = fold(ModelChosen(model="p/a", by=OPERATOR), ModelChosen(model="p/b", by=OPERATOR))
+    assert session.model == "p/b"
+    assert fold(SessionReset(reason="suspended"), session=session).model == "p/b"
+    assert fold(ModelChosen(model="", by=OPERATOR), session=session).model == ""
+
+
+def naming(run_id: RunId, *hosts: str) -> InputAdmitted:
+    name = InputId(f"input-{run_id}")
+    return InputAdmitted(input_id=name, run_id=run_id, text="see there", hosts=hosts)
+
+
+def test_the_hosts_its_people_named_add_up_also_from_runs_that_have_ended() -> None:
+    first, second, third = naming(A, "a", "b"), naming(B, "b", "c"), naming(B)
+    session = fold(first, RunQueued(run_id=A, input_id=first.input_id), second)
+    assert session.hosts == {"a", "b", "c"}
+    joined = InputAdmitted(input_id=InputId("more"), run_id=A, text="d", hosts=("d",))
+    assert fold(joined, session=session).hosts == {"a", "b", "c", "d"}
+    cold = Session(KEY)
+    for fact in (first, second, third):
+        cold = recall(cold, fact)
+    assert cold == Session(KEY, hosts=frozenset({"a", "b", "c"}))
+
+
+def test_what_holds_for_all_chats_is_kept_in_the_session_that_it_is_said_in() -> None:
+    bound = KeyBound(key=Key("k"), session_id=SessionId("k"), reason=Why.FIRST)
+    home = HomeChosen(
+        address=Address(platform="tg", chat_type=ChatType.DIRECT, chat="7"), by=OPERATOR
+    )
+    kept = fold(bound, home, at=3.0).chats
+    assert kept == chats.evolve(chats.evolve(chats.Chats(), bound, 3.0), home, 3.0)
+    assert kept.home == home.address and current_session(kept.keys, Key("k")) == "k"
 
 
 def kinds(facts: tuple[Fact, ...]) -> list[str]:

@@ -62,7 +62,8 @@ def crash(run_id: RunId, at: float) -> RunInterrupted:
 
 
 def judged(*cut_now: Run, others: bool = False) -> dict[str, Verdict]:
-    return dict(judge(cut_now, [r.id for r in cut_now], 0.0, others=others).verdicts)
+    found = judge(cut_now, [r.id for r in cut_now], 0.0, others=others)
+    return {str(run_id): verdict for run_id, verdict in found.verdicts.items()}
 
 
 def test_one_that_was_cut_alone_three_times_in_a_row_is_given_up() -> None:

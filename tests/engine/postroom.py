@@ -6,7 +6,7 @@ What leaves `sending` is cut without a word, as by a crash.
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -21,15 +21,34 @@ from holdfast.engine.lanes import Outlet
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.sessions import Sessions
 from holdfast.journal.blobs import Blobs
+from holdfast.journal.journal import Outbound
 from holdfast.journal.sqlite import SqliteJournal
 from tests.fakes.channel import PATIENCE_S, Chat
 from tests.fakes.clock import ManualClock
 
+T = TypeVar("T")
+
 
 class Spoiled(SqliteJournal):
-    """A journal whose commits fail when they hold what the test names."""
+    """A journal whose commits fail when they hold what the test names, and whose reads can wait."""
 
     spoils: type[Fact] | None = None
+    pause: anyio.Event | None = None  # what was read is told only when this is set
+    reads = 0
+
+    @override
+    async def undelivered(self) -> list[Outbound]:
+        return await self._paused(await super().undelivered())
+
+    @override
+    async def delivery(self, delivery_id: DeliveryId) -> Outbound | None:
+        return await self._paused(await super().delivery(delivery_id))
+
+    async def _paused(self, read: T) -> T:
+        self.reads += 1
+        if self.pause is not None:
+            await self.pause.wait()
+        return read
 
     @override
     def append(
@@ -107,6 +126,19 @@ class Desk:
         """Let so much time pass, once somebody waits for it."""
         await self.due(seconds)
         self.clock.advance(seconds)
+
+    async def read(self, times: int) -> None:
+        """Return when so much was read since the reads were paused, and nobody reads more."""
+        with anyio.fail_after(PATIENCE_S):
+            while self.journal.reads < times:
+                await anyio.lowlevel.checkpoint()
+        for _ in range(50):
+            await anyio.lowlevel.checkpoint()
+
+    def pause(self) -> anyio.Event:
+        """From now on what is read is told only when this is set."""
+        self.journal.pause, self.journal.reads = anyio.Event(), 0
+        return self.journal.pause
 
     async def idle(self) -> None:
         """Return when nothing is on its way."""

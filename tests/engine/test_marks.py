@@ -21,7 +21,6 @@ from tests.engine.workshop import ME, Told, call, finished, follow, serving, sto
 pytestmark = pytest.mark.anyio
 
 
-
 class Nothing(msgspec.Struct):
     pass
 

@@ -24,7 +24,7 @@ from holdfast.engine.sessions import KEEP_IDLE
 from holdfast.errors import Refused
 from tests.engine.postroom import message, sending
 from tests.engine.workshop import turn
-from tests.fakes.channel import Chat
+from tests.fakes.channel import PATIENCE_S, Chat
 
 pytestmark = pytest.mark.anyio
 
@@ -512,9 +512,12 @@ async def test_two_people_release_the_same_and_it_goes_out_once(tmp_path: Path) 
             except Refused:
                 refused += 1
 
+        told = desk.pause()
         async with anyio.create_task_group() as both:
             both.start_soon(release)
             both.start_soon(release)
+            await desk.read(1)
+            told.set()
         await desk.become("one", Status.SENT)
         await desk.idle()
         assert (refused, chat.texts("a")) == (1, ["one", "one"])
@@ -540,9 +543,12 @@ async def test_what_is_queued_while_the_journal_is_read_keeps_its_place(tmp_path
     chat = Chat()
     async with sending(tmp_path, chat, start=False) as desk:
         await desk.say("a", message(chat, "a", "one"))
+        told = desk.pause()
         async with anyio.create_task_group() as both:
-            both.start_soon(desk.say, "a", message(chat, "a", "two"))
             both.start_soon(desk.outbox.start)
+            await desk.read(1)
+            await desk.say("a", message(chat, "a", "two"))
+            told.set()
         await desk.say("a", message(chat, "a", "three"))
         await desk.become("three", Status.SENT)
         assert chat.texts("a") == ["one", "two", "three"]
@@ -557,12 +563,13 @@ async def test_on_the_way_down_what_is_queued_still_goes_out(tmp_path: Path) -> 
         await desk.become("zero", Status.RETRY)
         await desk.say("a", *(message(chat, "a", name) for name in ("one", "two")))
         await chat.came(1, "a")
-        async with anyio.create_task_group() as both:
-            both.start_soon(desk.outbox.stop, 15.0)
-            await turn(3)
-            await desk.say("a", message(chat, "a", "three"))
-            await desk.say("a", message(chat, "a", "bye", perishable=True))
-            gate.set()  # and `stop` returns, although something is due in an hour
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as both:
+                both.start_soon(desk.outbox.stop, 3 * PATIENCE_S)
+                await turn(3)
+                await desk.say("a", message(chat, "a", "three"))
+                await desk.say("a", message(chat, "a", "bye", perishable=True))
+                gate.set()  # and `stop` returns, although something is due in an hour
         assert chat.texts("a") == ["one", "two", "bye"]
         assert desk.outbox.counts().lanes == 0
         await desk.say("a", message(chat, "a", "four", perishable=True))

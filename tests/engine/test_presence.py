@@ -6,12 +6,20 @@ import anyio
 import pytest
 
 from holdfast.channels.channel import Later
-from holdfast.core.call import CallSettled, CallStarted, Outcome
+from holdfast.core.call import CallAsked, CallCleared, CallSettled, CallStarted, Outcome
 from holdfast.core.delivery import DeliveryQueued, Status
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Proposal
-from holdfast.core.run import ModelAnswered, Origin, RunCancelled, RunQueued, RunStarted, StopAsked
-from holdfast.core.types import CallId, DeliveryId, Fact, InputId, RunId, Usage
+from holdfast.core.run import (
+    ModelAnswered,
+    Origin,
+    RunCancelled,
+    RunQueued,
+    RunResumed,
+    RunStarted,
+    StopAsked,
+)
+from holdfast.core.types import CallId, DeliveryId, Fact, InputId, RequestId, RunId, Usage
 from holdfast.engine.presence import CHANGE_EVERY_S, TYPING_EVERY_S
 from tests.engine.postroom import Desk, message, sending
 from tests.engine.workshop import turn
@@ -73,6 +81,22 @@ async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) ->
         desk.clock.advance(TYPING_EVERY_S)
         await turn(3)
         assert chat.typed == [chat.address("a")] * 3
+
+
+async def test_nobody_types_while_a_run_waits(tmp_path: Path) -> None:
+    chat = Chat(typing=True)
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat)
+        await chat.typed_times(1)
+        await desk.due(TYPING_EVERY_S)
+        asks = (CallAsked(run_id=RUN, call_id=c, request_id=RequestId(c)) for c in CALLS)
+        await desk.say("a", *asks)
+        await turn(3)
+        desk.clock.advance(TYPING_EVERY_S)
+        await turn(3)
+        assert len(chat.typed) == 1
+        await desk.say("a", CallCleared(run_id=RUN, call_id=CALLS[0]), RunResumed(run_id=RUN))
+        await chat.typed_times(2)
 
 
 async def test_where_nobody_can_be_seen_typing_nothing_is_tried(tmp_path: Path) -> None:
@@ -167,6 +191,23 @@ async def test_a_message_of_before_a_restart_is_changed_too(tmp_path: Path) -> N
     async with sending(tmp_path, chat) as desk:
         await desk.say("a", started(1, "two"))
         assert (await chat.came(2)).edit == "m1"
+
+
+async def test_no_change_is_made_after_the_last_word_was_said(tmp_path: Path) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await desk.say("a", started(0, "one"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+    async with sending(tmp_path, chat) as desk:
+        told = desk.pause()
+        await desk.say("a", started(1, "two"))
+        await desk.read(1)  # what the platform calls the message is being looked up
+        await desk.say("a", *ended(), message(chat, "a", "done", edits=f"pro_{RUN}"))
+        told.set()
+        await desk.become("done", Status.SENT)
+        await turn(5)
+        assert chat.texts("a")[1:] == ["done"]
 
 
 async def test_on_the_way_down_nothing_more_is_shown(tmp_path: Path) -> None:

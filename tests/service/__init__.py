@@ -1,0 +1,1 @@
+"""The gateway as a service, under a real service manager."""
