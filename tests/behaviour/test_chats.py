@@ -328,10 +328,10 @@ async def test_a_restart_asked_for_in_a_chat_is_told_there_and_where_work_is_cut
         assert "try to resume" in warned["text"]
         model.then(model_says("went on"))
         await both.gateway.start()
-        back = await both.hears(chat, "is back")
+        back = await both.hears(chat, "Gateway is back")
         assert back["reply_to_message"]["message_id"] == said["message_id"]
         await both.hears(busy, "went on")
-        assert not any("is back" in t for t in both.said(busy))
+        assert not any("Gateway is back" in t for t in both.said(busy))
         assert len(both.said(home)) == 1
 
 
@@ -352,9 +352,9 @@ async def test_after_any_other_restart_the_home_is_told(tmp_path: Path, model: M
         model.then(model_says("went on"))
         await both.gateway.start()
         await both.hears(busy, "went on")
-        await both.hears(home, "is back")
+        await both.hears(home, "Gateway is back")
         await settled(both, busy)
-        assert not any("is back" in t for t in both.said(busy))
+        assert not any("Gateway is back" in t for t in both.said(busy))
 
 
 async def test_a_chat_is_answered_soon_after_the_start(both: Bot) -> None:
