@@ -23,9 +23,9 @@ exit codes: 0 shown; 78 the configuration is wrong, and what to do about it
 """
 DOCTOR = """What is set, what works, and what to do next.
 
-It tries what can be tried: the home, the model's server, the sandbox, plugins, channels, whoever owns
-the home; and whether work is held, and whether the audit is whole. ✓ is well, ! is worth
-knowing, ✗ needs mending; what to do comes last.
+It tries what can be tried: the home, the model's server, the sandbox, plugins, channels,
+whoever owns the home; and whether work is held, and whether the audit is whole. ✓ is well,
+! is worth knowing, ✗ needs mending; what to do comes last.
 
 exit codes: 0 usable; 1 something needs mending; 78 the configuration is wrong
 """

@@ -93,9 +93,10 @@ def admitted(
         case Join(run_id=run_id, displaces=displaces):
             joined = replace(_with_unread(now, displaces, words), run_id=run_id, mode=Mode.STEER)
             return (*_make_way(now, displaces), *session.go_on(now), joined)
-        case OwnRun(displaces=displaces):
-            first = (*session.admit(now), *_make_way(now, displaces), *session.go_on(now))
-            return (*first, _with_unread(now, displaces, words), queued)
+        case _:  # OwnRun
+            way = _make_way(now, placement.displaces)
+            own = _with_unread(now, placement.displaces, words)
+            return (*session.admit(now), *way, *session.go_on(now), own, queued)
 
 
 def _make_way(now: Session, displaced: RunId | None) -> tuple[Fact, ...]:

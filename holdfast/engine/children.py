@@ -231,7 +231,8 @@ class Children:
         self._forget(child)
 
     def _forget(self, child: RunId) -> None:
-        _, parent = self._open.pop(child)
-        self._of[parent].discard(child)
-        if not self._of[parent]:
-            del self._of[parent]
+        if (whose := self._open.pop(child, None)) is not None:
+            siblings = self._of[whose[1]]
+            siblings.discard(child)
+            if not siblings:
+                del self._of[whose[1]]

@@ -332,6 +332,7 @@ class Talk(RuleBasedStateMachine):
 
     # What people do.
 
+    @precondition(lambda self: len(self.said) < 20)
     @rule(turns=st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=4))
     def they_speak(self, turns: list[tuple[int, int, int]]) -> None:
         for speaker, mode, steps in turns:

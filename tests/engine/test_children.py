@@ -304,7 +304,7 @@ async def test_the_end_of_a_background_task_is_told_after_a_restart_and_once(
 
 
 async def test_a_stop_reaches_children_and_theirs_and_nobody_is_told_of_their_end(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Told()
     async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
@@ -328,6 +328,7 @@ async def test_a_stop_reaches_children_and_theirs_and_nobody_is_told_of_their_en
         assert not any("has ended" in m.text for m in asked.messages if isinstance(m, User))
         asked.answer("yes")
         await finished(service, again)
+    assert "looked at again" not in caplog.text
 
 
 async def test_a_stop_that_was_cut_reaches_the_children_at_the_next_start(tmp_path: Path) -> None:

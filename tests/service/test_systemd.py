@@ -253,10 +253,3 @@ async def test_a_mistake_in_the_settings_ends_it_once_and_is_said(service: Servi
     config.write_text(good)
     await service.holdfast("gateway", "start")
     await service.began()
-
-
-@pytest.mark.promise("STOP-11")
-async def test_what_was_enabled_comes_up_with_the_next_login_and_goes_on(
-    service: Service, model: ModelServer, tmp_path: Path
-) -> None:
-    pass
