@@ -44,9 +44,7 @@ _UNIT = re.compile(
 class Control:
     """What the operator's door may ask of this process."""
 
-    def __init__(
-        self, service: Service, watched: Supervision, succeed: Callable[[], None]
-    ) -> None:
+    def __init__(self, service: Service, watched: Supervision, succeed: Callable[[], None]) -> None:
         self._service = service
         self._watched = watched
         self._succeed = succeed

@@ -156,8 +156,8 @@ def evolve(delivery: Delivery, event: Event) -> Delivery:
             return replace(delivery, status=status, repeated=True, reason=reason)
         case SendReleased(at=at):
             return replace(delivery, status=status, attempts=0, queued_at=at)
-        case SendHeld(reason=reason) | SendAbandoned(reason=reason):
-            return replace(delivery, status=status, reason=reason)
+        case _:  # SendHeld, SendAbandoned
+            return replace(delivery, status=status, reason=event.reason)
 
 
 class Send(Value):

@@ -360,7 +360,7 @@ def test_what_falls_out_of_the_callers_window_stays_readable_and_stands_before_i
 UNDONE = Undone(by=OPERATOR)
 FIRST = (*read("one"), answered("yes"), completed())
 SECOND = (*read("two", B), answered("", C1, run_id=B), settled(C1), answered("no", run_id=B))
-TWO = [User("two"), assistant("", C1), ToolResult(C1, "done"), assistant("no")]
+TWO: list[Message] = [User("two"), assistant("", C1), ToolResult(C1, "done"), assistant("no")]
 
 
 def test_an_exchange_taken_back_is_not_read_by_the_model_and_stays_readable_for_people() -> None:
@@ -381,17 +381,22 @@ def test_taking_back_twice_takes_back_two_and_more_than_all_nothing() -> None:
 
 def test_what_was_taken_back_stands_where_it_was_said_whatever_comes_after() -> None:
     third = (*read("three", RunId("c")), answered("hm"), completed(RunId("c")))
-    said = (User("one"), assistant("yes"), *TWO, User("three"), assistant("hm"))
+    said: tuple[Message, ...] = (User("one"), assistant("yes"), *TWO, User("three"))
+    said += (assistant("hm"),)
     grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, *third)
     assert grown.for_model() == [User("one"), assistant("yes"), User("three"), assistant("hm")]
     assert grown.whole() == said
+    for fact in (*read("four", RunId("d")), UNDONE):
+        grown.add(fact)
+    said += (User("four"),)
+    assert (grown.last_words(), grown.whole()) == ("three", said)
     grown.add(UNDONE)
     assert (grown.last_words(), grown.whole()) == ("one", said)
     grown.add(UNDONE)
     assert (grown.for_model(), grown.whole()) == ([], said)
-    for fact in (SessionReset(reason="suspended"), *read("four", RunId("d"))):
+    for fact in (SessionReset(reason="suspended"), *read("five", RunId("e"))):
         grown.add(fact)
-    assert (grown.for_model(), grown.whole()) == ([User("four")], (*said, User("four")))
+    assert (grown.for_model(), grown.whole()) == ([User("five")], (*said, User("five")))
 
 
 def test_an_exchange_without_an_end_is_taken_back_with_its_open_calls() -> None:

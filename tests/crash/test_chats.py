@@ -64,16 +64,20 @@ def _on_its_way(home: Path) -> list[tuple[str, str, str]]:
         return list(rows.fetchall())
 
 
+def _left(everybody: World) -> list[object]:
+    """What was said and not taken, begun and not ended, made and not sent."""
+    untaken = [*everybody.telegram.pending, *[None] * everybody.platform.pending]
+    return [*untaken, *unfinished(everybody.it.home), *_on_its_way(everybody.it.home)]
+
+
 async def _settle(everybody: World) -> None:
     """Return when everything that was said is dealt with."""
-    home = everybody.it.home
-    while (
-        everybody.telegram.pending
-        or everybody.platform.pending
-        or unfinished(home)
-        or _on_its_way(home)
-    ):
-        await anyio.sleep(0.2)  # sleep: the journal is looked at from outside, and calls nobody
+    try:
+        with anyio.fail_after(SETTLE_S):
+            while _left(everybody):
+                await anyio.sleep(0.2)  # sleep: the journal is seen from outside, and calls nobody
+    except TimeoutError:
+        raise AssertionError(f"not settled: {_left(everybody)}") from None
 
 
 def _check_taken(found: list[Fact], everybody: World) -> None:
@@ -207,8 +211,7 @@ async def test_random_kills_lose_no_message_and_repeat_none_without_saying_so(
                     await _kill(everybody)
                     everybody.over = everybody.weather.calm = True
                     talking.cancel_scope.deadline = anyio.current_time() + SETTLE_S
-                with anyio.fail_after(SETTLE_S):
-                    await _settle(everybody)
+                await _settle(everybody)
                 listening.cancel_scope.cancel()
             found = facts(everybody.it.home)
             _check_taken(found, everybody)

@@ -141,7 +141,9 @@ def _group() -> Iterator[Path]:
     try:
         yield group
     finally:
-        left = [int(pid) for file in group.rglob("cgroup.procs") for pid in file.read_text().split()]
+        left = [
+            int(pid) for file in group.rglob("cgroup.procs") for pid in file.read_text().split()
+        ]
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
