@@ -148,17 +148,23 @@ class Chats:
                 if await self._parts.journal.seen(name, incoming.external_id):
                     return
                 try:
-                    await self._deal(connected, incoming, came)
+                    shown = await self._deal(connected, incoming, came)
                 except Conflict as busy:
                     raise Transient(str(busy)) from busy
+        if shown is not None:  # nobody waits for this, and it is not worth a wait
+            with anyio.move_on_after(OFFER_S):
+                await connected.channel.deliver(shown)
 
-    async def _deal(self, connected: Connected, incoming: Incoming, came: Came) -> None:
+    async def _deal(
+        self, connected: Connected, incoming: Incoming, came: Came
+    ) -> Outgoing | None:
+        """Deal with it, durably; what is to be shown afterwards that is not written down."""
         place = await self._place(connected, incoming, came)
         try:
             if incoming.pressed:
                 await self._press(place, incoming)
             elif isinstance(verdict := await self._may_speak(place), Denied):
-                await self._turn_away(place, incoming, verdict)
+                return await self._turn_away(place, incoming, verdict)
             else:
                 await self._hear(place, incoming)
         except Refused as refused:
@@ -169,6 +175,7 @@ class Chats:
             # One update that we cannot deal with must not stand in the way of all others.
             log.exception("an update was left behind", extra={"update": came.external_id})
             await self.taken(place, "That did not work: an internal error. The log has more.")
+        return None
 
     async def _place(self, connected: Connected, incoming: Incoming, came: Came) -> Place:
         said_at = incoming.address
@@ -195,7 +202,9 @@ class Chats:
         async with self._parts.sessions.hold(KEY) as held:
             return held.session.chats if held else Known()
 
-    async def _turn_away(self, place: Place, incoming: Incoming, denied: Denied) -> None:
+    async def _turn_away(
+        self, place: Place, incoming: Incoming, denied: Denied
+    ) -> Outgoing | None:
         """Nobody hears them; a stranger may be shown how to be let in. The code is nowhere else."""
         now, said_at = self._parts.clock.now(), place.address
         policy = await self.policy()
@@ -211,15 +220,13 @@ class Chats:
         log.info("not let in", extra={"sender": said_at.sender.owner, "cause": denied.cause})
         if isinstance(offer, Denied):
             await self.taken(place, "")
-            return
+            return None
         await self.taken(place, "", offer.fact)
         text = (
             "I do not know you yet. Whoever runs me can let you in, within ten minutes, with\n\n"
             f"`holdfast pair {offer.code}`"
         )
-        shown = Outgoing(DeliveryId(f"pair_{token_hex(8)}"), said_at.place, text)
-        with anyio.move_on_after(OFFER_S):
-            await place.connected.channel.deliver(shown)
+        return Outgoing(DeliveryId(f"pair_{token_hex(8)}"), said_at.place, text)
 
     async def _hear(self, place: Place, incoming: Incoming) -> None:
         call = parse.read(incoming.text)

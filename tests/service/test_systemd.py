@@ -4,6 +4,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,18 +88,24 @@ async def model() -> AsyncIterator[ModelServer]:
         yield server
 
 
-@pytest.fixture
-async def service(tmp_path: Path, model: ModelServer) -> AsyncIterator[Service]:
+@asynccontextmanager
+async def logged_in(place: Place, model: ModelServer) -> AsyncIterator[Service]:
+    """While somebody is: a user's services end when that user has left."""
     skip_without()
-    place = Place(tmp_path)
     config = f'[gateway]\nport = 0\nworkspace_roots = ["{place.work}"]\n'
     async with (
-        unstarted(tmp_path, model.base_url, config) as it,
-        user_manager(tmp_path, it.environment) as systemd,
+        unstarted(place.root, model.base_url, config) as it,
+        user_manager(place.root, it.environment) as systemd,
     ):
         place.environ.update(systemd.environ)
         yield Service(place, systemd, it)
         await it.http.close()
+
+
+@pytest.fixture
+async def service(tmp_path: Path, model: ModelServer) -> AsyncIterator[Service]:
+    async with logged_in(Place(tmp_path), model) as service:
+        yield service
 
 
 @pytest.mark.promise("STOP-13")
@@ -253,3 +260,21 @@ async def test_a_mistake_in_the_settings_ends_it_once_and_is_said(service: Servi
     config.write_text(good)
     await service.holdfast("gateway", "start")
     await service.began()
+
+
+@pytest.mark.promise("STOP-11")
+async def test_what_is_installed_comes_up_with_the_next_login_and_goes_on(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    place = Place(tmp_path)
+    model.then(stream(token("half"), Wait()))
+    async with logged_in(place, model) as service:
+        await service.install()
+        await service.holdfast("gateway", "start")
+        first = await service.began()
+        run_id = await service.it.run("say:whole")
+        await begun(service.it, run_id, "message.delta")
+    async with logged_in(place, model) as service:
+        assert await service.began() != first
+        assert (await service.it.finished(run_id))["output"] == "whole"
+        assert (service.said("wanted"), service.said("state")) == ([], ["draining", "running"])

@@ -1,0 +1,176 @@
+"""A channel's work is cancelled while it deals with a message: nothing of that is left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from math import inf
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+from typing_extensions import override
+
+from holdfast.channels.channel import Incoming, Take
+from holdfast.commands.command import Command
+from holdfast.core import access
+from holdfast.core.address import ChatType, Groups, Never
+from holdfast.core.approval import Role
+from holdfast.core.delivery import OnAmbiguous
+from holdfast.core.inbox import Mode
+from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.types import Owner
+from holdfast.engine.chats import OFFER_S, Connected
+from holdfast.engine.messenger import Chatting, Messenger
+from holdfast.engine.service import Service
+from holdfast.gateway import Chat as Conversation
+from tests.engine import workshop
+from tests.engine.workshop import PATIENCE_S, Told, turn
+from tests.fakes import channel as fake
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("STOP-01")]
+
+POINTS = range(0, 60, 3)  # turns of the loop after which it is cancelled
+ADA, EVE = "ada", "eve"
+OF_ADA = Principal(
+    Owner("chat:ada"), Capabilities("chat", answerable=True, late=True), frozenset(Role)
+)
+
+
+class Heard(fake.Chat):
+    """Hands on what the test says was said, one after another, again after each start."""
+
+    def __init__(self, *said: Incoming) -> None:
+        super().__init__()
+        self.listening = 0
+        self._out, self._said = anyio.create_memory_object_stream[Incoming](inf)
+        for one in said:
+            self.say(one)
+
+    def say(self, incoming: Incoming) -> None:
+        self._out.send_nowait(incoming)
+
+    @override
+    async def receive(self, cursor: str, take: Take) -> None:
+        self.listening += 1
+        try:
+            async for incoming in self._said:
+                await take(incoming)
+        finally:
+            self.listening -= 1
+
+    @override
+    async def aclose(self) -> None:
+        self._out.close()
+        self._said.close()
+
+
+def incoming(channel: fake.Chat, text: str, user: str, number: int = 1) -> Incoming:
+    at = replace(channel.address(user), user=user)
+    return Incoming(external_id=f"{user}:{number}", cursor="", address=at, name=user, text=text)
+
+
+async def _ping(chat: Conversation, rest: str) -> str:
+    return "pong"
+
+
+PING = Command("ping", "", "Is anybody there?", Role.RUN, _ping)
+
+
+@asynccontextmanager
+async def chatting(directory: Path, channel: Heard) -> AsyncIterator[tuple[Service, Messenger]]:
+    rules = access.Rules({ADA: frozenset(Role)}, frozenset({ChatType.DIRECT}), pairing=True)
+    said = (rules, Groups.PER_USER, Never(), Mode.QUEUE, OnAmbiguous.RESEND_MARKED)
+    connected = Connected(channel, *said, progress=False)
+    async with workshop.journaled(directory) as journal:
+        made_of = workshop.parts(directory, journal, Told())
+        made_of = replace(made_of, chatting=Chatting({channel.name: connected}, {"ping": PING}))
+        try:
+            async with workshop.running(made_of) as service:
+                assert service.messenger is not None
+                yield service, service.messenger
+        finally:
+            await channel.aclose()
+
+
+async def _check_nothing_is_left(messenger: Messenger, channel: Heard) -> None:
+    """No task listens or sends, and nothing that was in flight still holds what others need."""
+    assert not channel.listening
+    assert messenger.outbox.counts().lanes == 0
+    with anyio.fail_after(PATIENCE_S / 4):
+        await messenger.chats.take(channel.name, incoming(channel, "/ping", ADA, 99))
+
+
+async def test_a_code_that_cannot_be_shown_holds_nobody(tmp_path: Path) -> None:
+    channel = Heard()
+    async with chatting(tmp_path, channel) as (_, messenger):
+        before = asyncio.all_tasks()
+        channel.answer(EVE, anyio.Event())  # the platform does not answer
+        channel.say(incoming(channel, "let me in", EVE))
+        assert "holdfast pair" in (await channel.came(1, EVE)).text
+        with anyio.fail_after(OFFER_S / 2):
+            await messenger.stop()
+        assert not asyncio.all_tasks() - before
+        await _check_nothing_is_left(messenger, channel)
+
+
+async def test_a_code_that_cannot_be_shown_keeps_nobody_else_from_being_heard(
+    tmp_path: Path,
+) -> None:
+    """As of a platform that calls us: each message comes by itself."""
+    channel = Heard()
+    async with chatting(tmp_path, channel) as (_, messenger):
+        channel.answer(EVE, anyio.Event())
+        async with anyio.create_task_group() as group:
+            let_me_in = incoming(channel, "let me in", EVE)
+            group.start_soon(messenger.chats.take, channel.name, let_me_in)
+            await channel.came(1, EVE)
+            with anyio.fail_after(OFFER_S / 2):
+                await messenger.chats.take(channel.name, incoming(channel, "/ping", ADA))
+            group.cancel_scope.cancel()
+
+
+async def test_an_answer_that_is_not_taken_is_cut_and_goes_out_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    channel = Heard()
+    async with chatting(tmp_path, channel) as (_, messenger):
+        before = asyncio.all_tasks()
+        channel.answer(ADA, anyio.Event())
+        channel.say(incoming(channel, "/ping", ADA))
+        await channel.came(1, ADA)
+        with anyio.fail_after(PATIENCE_S):
+            await messenger.stop()
+        assert not asyncio.all_tasks() - before
+        await _check_nothing_is_left(messenger, channel)
+    again = Heard()
+    async with chatting(tmp_path, again):
+        assert (await again.came(1, ADA)).repeated
+        assert not (await again.came(2, ADA)).repeated  # that of the check
+    assert again.texts(ADA) == ["pong", "pong"]
+
+
+@pytest.mark.parametrize("text", ["do something", "/ping"])
+async def test_wherever_it_is_cut_a_message_is_dealt_with_once(tmp_path: Path, text: str) -> None:
+    """The platform hands it on again after each start, as it would."""
+    for point in POINTS:
+        place = tmp_path / str(point)
+        place.mkdir()
+        channel = Heard()
+        said = incoming(channel, text, ADA)
+        async with chatting(place, channel) as (_, messenger):
+            before = asyncio.all_tasks()
+            channel.say(said)
+            await turn(point)
+            with anyio.fail_after(PATIENCE_S):
+                await messenger.stop()
+            left = asyncio.all_tasks() - before
+            assert not [t for t in left if "Chats" in repr(t) or "Lanes" in repr(t)], left
+            await _check_nothing_is_left(messenger, channel)
+        channel = Heard(said, incoming(channel, "/ping", ADA, 2))
+        async with chatting(place, channel) as (service, messenger):
+            await channel.came(2 if text != "/ping" else 3, ADA)
+            runs = service.health().running + service.health().queued
+            assert runs == (0 if text == "/ping" else 1), point
+            assert not messenger.outbox.counts().held
+        assert channel.texts(ADA).count("pong") == (3 if text == "/ping" else 2), point
