@@ -155,9 +155,7 @@ class Chats:
             with anyio.move_on_after(OFFER_S):
                 await connected.channel.deliver(shown)
 
-    async def _deal(
-        self, connected: Connected, incoming: Incoming, came: Came
-    ) -> Outgoing | None:
+    async def _deal(self, connected: Connected, incoming: Incoming, came: Came) -> Outgoing | None:
         """Deal with it, durably; what is to be shown afterwards that is not written down."""
         place = await self._place(connected, incoming, came)
         try:
@@ -202,9 +200,7 @@ class Chats:
         async with self._parts.sessions.hold(KEY) as held:
             return held.session.chats if held else Known()
 
-    async def _turn_away(
-        self, place: Place, incoming: Incoming, denied: Denied
-    ) -> Outgoing | None:
+    async def _turn_away(self, place: Place, incoming: Incoming, denied: Denied) -> Outgoing | None:
         """Nobody hears them; a stranger may be shown how to be let in. The code is nowhere else."""
         now, said_at = self._parts.clock.now(), place.address
         policy = await self.policy()

@@ -7,9 +7,11 @@ its platform gave it, and an answer names what it answers.
 
 import base64
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -28,7 +30,7 @@ AFRESH = "This is a fresh conversation"
 QUEUE, INTERRUPT = "queue", "interrupt"
 CHATS = 20  # on each platform
 EFFECTS = "effects"  # in the gateway's working directory, which is its home
-PAUSE_S = 1.5  # between what somebody hears and what they say next, at most
+PAUSE_S = 1.0  # between what somebody hears and what they say next, at most
 PATIENCE_S = 5.0  # then somebody goes on who was interrupted by themselves
 USER = 2000
 WORD = re.compile(r"\bw[0-9]+x[0-9]+\b")
@@ -173,19 +175,17 @@ class World:
             if number % 5 == 4:
                 room, thread = forum, self.telegram.topic(forum, str(number))
 
-            def speak(text: str, room=room, user=user, thread=thread) -> str:  # type: ignore[no-untyped-def]
-                return str(self.telegram.say(room, text, user, thread)["message_id"])
-
+            speak = partial(self._speak_here, room, user, thread)
             place = f"telegram {room.id} {thread}"
             yield (room.id, thread), Chat(place, _mode(number), speak)
+
+    def _speak_here(self, room: telegrams.Chat, user: int, thread: int, text: str) -> str:
+        return str(self.telegram.say(room, text, user, thread)["message_id"])
 
     def _on_webhook(self) -> Iterator[tuple[str, Chat]]:
         for number in range(CHATS):
             room = f"room{number}"
-
-            def speak(text: str, room: str = room) -> str:
-                return self.platform.say(room, f"u-{room}", text)
-
+            speak = partial(self.platform.say, room, f"u-{room}")
             yield room, Chat(f"webhook {room}", _mode(number), speak)
 
     def answer(self, ask: Ask) -> Reply:
@@ -206,24 +206,22 @@ class World:
             both.start_soon(self._hear_there)
 
     async def _hear_here(self) -> None:
-        accepted, at = self.telegram.accepted, 0
-        while True:
-            await self.telegram.until(lambda: len(accepted) > at)
-            for taken in accepted[at:]:
-                if not taken.edit:
-                    message = self.telegram.messages[taken.chat, taken.message_id]
-                    name = str(message.get("reply_to_message", {}).get("message_id", ""))
-                    self._here[taken.chat, taken.thread].hear(name, taken.text)
-            at = len(accepted)
+        accepted = self.telegram.accepted
+        for number in count():
+            await self.telegram.until(partial(_has, accepted, number))
+            taken = accepted[number]
+            if not taken.edit:
+                message = self.telegram.messages[taken.chat, taken.message_id]
+                name = str(message.get("reply_to_message", {}).get("message_id", ""))
+                self._here[taken.chat, taken.thread].hear(name, taken.text)
 
     async def _hear_there(self) -> None:
-        accepted, at = self.platform.accepted, 0
-        while True:
-            await self.platform.until(lambda: len(accepted) > at)
-            for taken in accepted[at:]:
-                if not taken.edit:
-                    self._there[taken.chat].hear(taken.body["reply_to"], taken.text)
-            at = len(accepted)
+        accepted = self.platform.accepted
+        for number in count():
+            await self.platform.until(partial(_has, accepted, number))
+            taken = accepted[number]
+            if not taken.edit:
+                self._there[taken.chat].hear(taken.body["reply_to"], taken.text)
 
     async def talk(self, chat: Chat) -> None:
         """Say one thing or a few, hear the answers, and so on until it is over."""
@@ -285,8 +283,12 @@ class World:
         self.platform.send_again(self.chance.randrange(1, 30))
 
 
+def _has(some: Sequence[object], number: int) -> bool:
+    return len(some) > number
+
+
 def _mode(number: int) -> str:
-    return INTERRUPT if number % 4 == 3 else QUEUE
+    return INTERRUPT if number % 3 == 2 else QUEUE
 
 
 def config(telegram: Telegram, platform: Platform) -> str:
@@ -320,9 +322,7 @@ async def world(directory: Path, chance: Random) -> AsyncIterator[World]:
         platform = await stack.enter_async_context(webhooks.serve(SECRET))
         secrets = {"TELEGRAM_BOT_TOKEN": telegram.token, "HOLDFAST_WEBHOOK_SECRET": SECRET}
         words = config(telegram, platform)
-        it = await stack.enter_async_context(
-            unstarted(directory, model.base_url, words, **secrets)
-        )
+        it = await stack.enter_async_context(unstarted(directory, model.base_url, words, **secrets))
         made = World(telegram, platform, it, chance)
         model.otherwise = made.answer
         yield made

@@ -74,8 +74,8 @@ async def _settle(everybody: World) -> None:
     """Return when everything that was said is dealt with."""
     try:
         with anyio.fail_after(SETTLE_S):
-            while _left(everybody):
-                await anyio.sleep(0.2)  # sleep: the journal is seen from outside, and calls nobody
+            while _left(everybody):  # noqa: ASYNC110  the journal, seen from outside, calls nobody
+                await anyio.sleep(0.2)  # sleep: the same
     except TimeoutError:
         raise AssertionError(f"not settled: {_left(everybody)}") from None
 

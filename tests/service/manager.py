@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from secrets import token_hex
 
@@ -95,16 +95,16 @@ async def user_manager(directory: Path, environ: Mapping[str, str]) -> AsyncIter
             stdout=None,
             stderr=None,
         )
-        try:
-            await heard.hears("READY=1")
-            systemd = Systemd(variables)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(systemd.listen, said)
+        systemd = Systemd(variables)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(systemd.listen, said)
+            try:
+                await heard.hears("READY=1")
                 yield systemd
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await _end(process)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await _end(process)
+            tasks.cancel_scope.cancel()
 
 
 async def _end(process: anyio.abc.Process) -> None:
@@ -141,14 +141,12 @@ def _group() -> Iterator[Path]:
     try:
         yield group
     finally:
-        left = [
-            int(pid) for file in group.rglob("cgroup.procs") for pid in file.read_text().split()
-        ]
+        left = [int(p) for file in group.rglob("cgroup.procs") for p in file.read_text().split()]
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not left:
-            for inner, _, _ in os.walk(group, topdown=False):
+        for inner, _, _ in os.walk(group, topdown=False):
+            with suppress(OSError) if left else nullcontext():  # the killed may take a moment
                 os.rmdir(inner)
         assert not left, f"processes that outlived their manager: {left}"
 
