@@ -5,7 +5,7 @@ caller afterwards changes nothing. `follow` reads a run's records from a cursor,
 any number of readers, before and after the run has ended and across restarts.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, overload
 
@@ -66,6 +66,8 @@ class Health(Value):
     sandbox_note: str
     paused: str  # why no work is done, and what to do about it; empty: it is
     held: str = ""  # why some runs do not go on, and what to do about it; empty: all do
+    channels: Mapping[str, str] = {}  # each, and why nothing can be heard there; empty: all is well
+    undelivered: int = 0  # messages on their way to chats, or held
 
     @property
     def ready(self) -> bool:

@@ -62,6 +62,8 @@ class _Health(msgspec.Struct, frozen=True):
     sandbox: _Confined
     paused: str
     held: str = ""
+    channels: dict[str, str] = {}
+    undelivered: int = 0
 
 
 class _Gateway(msgspec.Struct, frozen=True):
@@ -365,7 +367,14 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
         "version": health.version,
         "runs": f"{counts.running} running, {counts.queued} queued, {counts.waiting} waiting{held}",
         "sandbox": (health.sandbox.note or "not known yet") + paused,
+        "chats": _chats(health.channels, health.undelivered),
     }
+
+
+def _chats(channels: Mapping[str, str], undelivered: int) -> str:
+    heard = [f"{name} ({trouble})" if trouble else name for name, trouble in channels.items()]
+    waiting = f"; {undelivered} undelivered: holdfast outbox" if undelivered else ""
+    return (", ".join(heard) or "none; see docs/channels.md") + waiting
 
 
 def _who_has(home: Path) -> str:

@@ -97,6 +97,12 @@ class Messenger:
         """Each channel, and why nothing can be heard there just now; empty: all is well."""
         return {name: c.channel.trouble for name, c in self._channels.items()}
 
+    @property
+    def undelivered(self) -> int:
+        """Messages on their way, or held."""
+        counts = self.outbox.counts()
+        return counts.pending + counts.held
+
     def committed(self, records: Sequence[Record]) -> None:
         """On the loop, after every commit."""
         self.outbox.committed(records)

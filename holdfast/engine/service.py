@@ -400,6 +400,8 @@ class Service(Reads):
             sandbox="" if self._posture is None else self._posture.level.name,
             paused=self._paused,
             held=self._search.trouble,
+            channels=self.messenger.troubles if self.messenger else {},
+            undelivered=self.messenger.undelivered if self.messenger else 0,
             sandbox_note=(self._paused or "not known yet")
             if self._posture is None
             else self._posture.note,

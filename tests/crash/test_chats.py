@@ -47,7 +47,7 @@ async def _kill(everybody: World) -> None:
                 await anyio.sleep(chance.uniform(0, 0.6))  # sleep: the moment is what is random
             else:
                 await everybody.up()
-                await anyio.sleep(chance.uniform(0, 0.5))  # sleep: the same
+                await anyio.sleep(chance.uniform(0, 0.4))  # sleep: the same
             await everybody.kill()
             if chance.random() < 0.2:
                 everybody.say_again()

@@ -231,6 +231,8 @@ class Routes:
                 },
                 "paused": health.paused,
                 "held": health.held,
+                "channels": dict(health.channels),
+                "undelivered": health.undelivered,
                 "sandbox": {"level": health.sandbox, "note": health.sandbox_note},
                 "loop_lag_ms": health.loop_lag_ms,
             },
