@@ -49,6 +49,7 @@ class Control:
         self._watched = watched
         self._succeed = succeed
         self._ending = anyio.Event()
+        self._succeeded = False
         self.reason = Reason.SIGNAL  # what the next end means
 
     async def ended(self) -> Reason:
@@ -78,7 +79,8 @@ class Control:
         await self.announce(by, Reason.RESTART)
         if await self._does("restart"):
             return
-        if self._watched.by is Supervisor.NONE:
+        if self._watched.by is Supervisor.NONE and not self._succeeded:
+            self._succeeded = True  # on the way down somebody may ask again
             self._succeed()
         self._ending.set()  # to launchd, the exit code says it
 

@@ -264,7 +264,8 @@ def route(
         return None
     if condition.suspended:
         return begin(chats, key, Why.SUSPENDED)
-    reason = None if condition.unfinished else due(policy, condition.last_input_at, now)
+    used_at = max(condition.last_input_at, chats[key].bound[-1].at)  # to bring it back is to use it
+    reason = None if condition.unfinished else due(policy, used_at, now)
     return None if reason is None else begin(chats, key, reason)
 
 

@@ -11,6 +11,7 @@ from holdfast.core.approval import Approval, Choice
 from holdfast.core.call import CallCleared, CallSettled, Outcome, Status
 from holdfast.core.session import Session
 from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId, Value
+from holdfast.core.words import works_for
 from holdfast.errors import Refused
 
 CHANGED_TEXT = "Not run: what would run is no longer what was approved."
@@ -103,7 +104,8 @@ def _accepted(session: Session, asked: Approval, given: Given, now: float) -> tu
     granted = approval.ApprovalGranted(
         run_id=request.run_id, request_id=request.request_id, choice=given.choice, by=given.by
     )
-    left = approval.grants(request, given.choice, session.key, session.key.owner, now)
+    user = works_for(session, session.runs[request.run_id])
+    left = approval.grants(request, given.choice, session.key, user, now)
     if not _waits(session, asked):
         return (granted, *left)
     return (granted, *left, CallCleared(run_id=request.run_id, call_id=request.call_id))

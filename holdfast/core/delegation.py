@@ -152,7 +152,9 @@ def told(parent: Session, child: Child, ending: Ending, after: RunQueued) -> tup
             text=ended_text(child, ending),
             metadata={"task_id": begun.child},
         )
-        return (*session.admit(parent), ended, words, after)
+        # A chat's suspended session stays so: its next words go to a fresh one.
+        first = () if begun.origin.address is not None else session.admit(parent)
+        return (*first, ended, words, after)
     waiting = found.calls.get(begun.call_id) if found else None
     if waiting is None or waiting.status is not Called.PARKED:
         return (ended,)

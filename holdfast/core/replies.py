@@ -182,8 +182,8 @@ _LABELS = {Choice.ONCE: "Allow once", Choice.SESSION: "Allow in this session", C
 def _approval(
     found: Run, asked: ApprovalRequested, hosts: tuple[str, ...], split: Split
 ) -> list[DeliveryQueued]:
-    fence = "`" * max(3, 1 + _longest_run(asked.command))
-    text = f"**May this run?**\n{fence}\n{asked.command}\n{fence}\n{asked.description}"
+    # The description too: it names what the model has named, and ends with the model's own words.
+    text = f"**May this run?**\n{_block(asked.command)}\n{_block(asked.description)}"
     buttons = tuple(
         (label, f"a:{asked.request_id}:{choice}")
         for choice, label in _LABELS.items()
@@ -192,9 +192,11 @@ def _approval(
     return _message(found, f"ask_{asked.request_id}", text, hosts, split, buttons=buttons)
 
 
-def _longest_run(text: str) -> int:
-    """Of backticks: a fence must be longer than what it holds."""
-    return max(map(len, re.findall("`+", text)), default=0)
+def _block(text: str) -> str:
+    """As it is: a fence longer than what it holds, so that nothing in it is read as markdown."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, 1 + longest)
+    return f"{fence}\n{text}\n{fence}"
 
 
 _GRANTED = {

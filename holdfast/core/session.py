@@ -70,6 +70,7 @@ class SessionReopened(Fact, tag="session.reopened"):
     """Somebody brought a suspended session back as it was."""
 
     by: Owner
+    came: inbox.Came | None = None  # the word from a chat that said so, if that is all it did
 
 
 class ModelChosen(Fact, tag="session.model"):

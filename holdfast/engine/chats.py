@@ -339,7 +339,7 @@ class Chats:
                 "not allowed",
                 extra={"sender": place.address.sender.owner, "cause": verdict.cause},
             )
-            return verdict.reason
+            return access.NOTHING_TO_ANSWER  # as if there were no such run
         return "" if found is not None else OVER
 
     async def _choose(self, place: Place, press: replies.Chooses) -> str:

@@ -12,7 +12,7 @@ from holdfast.core.access import Denied
 from holdfast.core.address import NoSuchSession, Why
 from holdfast.core.approval import ApprovalRequested, Choice, Role
 from holdfast.core.chats import HomeChosen, RestartAsked
-from holdfast.core.inbox import Mode
+from holdfast.core.inbox import Came, Mode
 from holdfast.core.intents import Answer
 from holdfast.core.messages import User
 from holdfast.core.replies import SUPERSEDED
@@ -78,33 +78,41 @@ class Conversation:
             )
 
     async def stop(self) -> int:
-        """Stop what the speaker may stop, and leave the session; how many runs it was."""
+        """Stop what the speaker may stop, and leave the session if that is all; how many it is.
+
+        One that is being stopped already counts too: the command may have been cut by a crash.
+        """
         async with self._parts.sessions.hold(await self._current()) as held:
             if held is None or not held.session.runs:
                 return 0
-            facts = await self._stopped(held, "Stopped in the chat")
-            stopped = sum(isinstance(f, run.StopAsked) for f in facts)
-            if not stopped:
+            theirs = await self._theirs(held)
+            if not theirs:
                 raise Refused("not_yours", access.NOTHING_TO_STOP)
-            facts.append(SessionSuspended(reason="stopped"))
-            await self._parts.sessions.append(held, *facts).wait()
-            return stopped
+            facts = _stopped(held, theirs, "Stopped in the chat")
+            if len(theirs) == len(held.session.runs):  # else somebody works on in it
+                facts.append(SessionSuspended(reason="stopped"))
+            if facts:
+                await self._parts.sessions.append(held, *facts).wait()
+            return len(theirs)
 
-    async def _stopped(self, held: Held, reason: str) -> list[Fact]:
-        """What it takes to stop all that the speaker may stop. Nothing may come between."""
+    async def _theirs(self, held: Held) -> list[run.Run]:
+        """The runs that the speaker may stop."""
         policy, sender = await self._chats.policy(), self._place.address.sender
-        facts: list[Fact] = []
-        for found in held.session.runs.values():
-            verdict = access.may_stop(policy, sender, words.works_for(held.session, found))
-            if not isinstance(verdict, Denied) and not found.stop_reason:
-                facts += session.stop(held.session, found.id, reason)
-        return facts
+        return [
+            found
+            for found in held.session.runs.values()
+            if not isinstance(
+                access.may_stop(policy, sender, words.works_for(held.session, found)), Denied
+            )
+        ]
 
     async def begin(self) -> None:
         """A fresh session from the next words on; what is at work is stopped."""
         async with self._parts.sessions.hold(await self._current()) as held:
-            if held is not None and (facts := await self._stopped(held, SUPERSEDED)):
-                await self._parts.sessions.append(held, *facts).wait()
+            if held is not None:
+                facts = _stopped(held, await self._theirs(held), SUPERSEDED)
+                if facts:
+                    await self._parts.sessions.append(held, *facts).wait()
         keys = (await self._chats.known()).keys
         reason = Why.FIRST if address.current(keys, self._place.key) is None else Why.NEW
         self.facts.append(address.begin(keys, self._place.key, reason))
@@ -219,7 +227,8 @@ class Conversation:
             raise Refused("session_not_found", f"There is no session {number} in this chat.")
         current = next((s for s in had if s.current), None)
         if current is not None and wanted in (None, current.session_id):
-            if await self._reopen(current.session_id):
+            # Taken with it: the same word again would bring back the one before.
+            if await self._reopen(current.session_id, self._place.came):
                 return current
         keys = (await self._chats.known()).keys
         bound = address.resume(keys, self._place.key, wanted)
@@ -229,12 +238,12 @@ class Conversation:
         self.facts.append(bound)
         return next(s for s in had if s.session_id == bound.session_id)
 
-    async def _reopen(self, session_id: SessionId) -> bool:
+    async def _reopen(self, session_id: SessionId, came: Came | None = None) -> bool:
         """Lift its suspension; whether there was one."""
         async with self._parts.sessions.hold(self._key(session_id)) as held:
             if held is None or held.session.status is not SessionStatus.SUSPENDED:
                 return False
-            fact = SessionReopened(by=self._place.by.who)
+            fact = SessionReopened(by=self._place.by.who, came=came)
             await self._parts.sessions.append(held, fact).wait()
             return True
 
@@ -268,6 +277,12 @@ class Conversation:
 
     def _key(self, session_id: SessionId) -> SessionKey:
         return SessionKey(self._place.by.owner, session_id)
+
+
+def _stopped(held: Held, those: Sequence[run.Run], reason: str) -> list[Fact]:
+    """What it takes to stop those of them that nobody has stopped yet."""
+    asked = (r.id for r in those if not r.stop_reason)
+    return [fact for run_id in asked for fact in session.stop(held.session, run_id, reason)]
 
 
 def _last_words(held: Held | None) -> str:

@@ -10,6 +10,7 @@ This is a supervisor: whatever a lane meets is logged, and it looks again; nothi
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from math import inf
 from random import random
@@ -47,6 +48,7 @@ ANSWER_S = 60.0  # for a platform to say what became of a message
 TRY_AGAIN_S = 0.5  # when the journal could not be written
 LOOK_AGAIN_S = 5.0  # after what should not have been raised
 LET_GO_S = 1.0  # for lanes that are cut to end
+AT_ONCE = 8  # sessions that lanes load: with more, whoever speaks meanwhile would wait for all
 DOUBTS = 3  # so often nobody knew whether a message had arrived: no more copies of it
 
 TOO_LATE = "too late: the gateway restarted"
@@ -108,6 +110,7 @@ class Lanes:
         self._name_of = name_of  # what the platform calls it; empty: it does not have it
         self._lanes: dict[Key, _Lane] = {}
         self._last_start = inf  # no send begins after that
+        self._loading = anyio.CapacityLimiter(AT_ONCE)
         self.messages: dict[DeliveryId, Message] = {}
         self.repeated = 0  # copies of what may have arrived before
 
@@ -233,7 +236,10 @@ class Lanes:
         await self._presence.settled(queued.edits)
         edit = original if outlet.channel.capabilities.edits else ""
         assert message.key is not None
-        async with self._sessions.hold(message.key):  # it stays until the answer is written down
+        async with AsyncExitStack() as stack:
+            async with self._loading:
+                hold = self._sessions.hold(message.key)
+                await stack.enter_async_context(hold)  # until the answer is written down
             if not await self._say(message, SendStarted(delivery_id=message.now.id)):
                 return
             self.repeated += marked

@@ -32,6 +32,7 @@ from holdfast.core.events import Record
 from holdfast.core.execution import execution_hash, render_all
 from holdfast.core.rules import Host, Permission
 from holdfast.core.types import OPERATOR, CallId, RequestId, RunId, Value
+from holdfast.core.words import works_for
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import Held
 from holdfast.journal.audit import Entry
@@ -169,10 +170,11 @@ class Permits:
         self, held: Held, run_id: RunId, level: Level, *, git_is_safe: bool
     ) -> ExecutionContext:
         session = held.session
-        origin = session.runs[run_id].origin
+        found = session.runs[run_id]
+        origin = found.origin
         admin = {Role.ADMIN} if held.key.owner == OPERATOR else set()
         return ExecutionContext(
-            principal=Principal(held.key.owner, _USER | admin),
+            principal=Principal(works_for(session, found), _USER | admin),
             session=held.key,
             door=Door(origin.platform, origin.answerable, self._policy.expiry_s),
             mode=self._policy.mode,

@@ -62,23 +62,23 @@ class Recovery:
         unfinished = await self._journal.unfinished()
         self._sessions.recount(unfinished)
         keys = dict.fromkeys(row.key for row in unfinished)
+        wanted = keys if only is None else {r.key: None for r in unfinished if r.run_id in only}
         for key in keys:
             self._coordinator.orphan(key)
-            self._aside[key] = None
+            if key not in wanted:  # else somebody who needs it now would bring it back before us
+                self._aside[key] = None
         self._cut = frozenset(row.key for row in unfinished if row.status in _CUT)
-        wanted = keys if only is None else {r.key: None for r in unfinished if r.run_id in only}
         judgement = await self._judge([r for r in unfinished if r.key in wanted])
         async with anyio.create_task_group() as together:  # so that they share their commits
             for key in wanted:
-                del self._aside[key]
                 self._orphans[key] = (self._policy, Cause.CRASH, judgement)
                 together.start_soon(self._bring_back, key)
         return len(unfinished)
 
     async def _judge(self, unfinished: Sequence[RunRow]) -> Judgement:
         """Over all that is brought back, before any of it is: who may be what ended the process."""
-        concerned = {r.key for r in unfinished if r.status is not Status.WAITING}
-        if not self._cut & concerned:
+        concerned = {r.key: None for r in unfinished if r.status is not Status.WAITING}
+        if self._cut.isdisjoint(concerned):
             return Judgement()
         return await self._judge_keys(concerned)
 

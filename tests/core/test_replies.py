@@ -310,7 +310,7 @@ def test_an_approval_is_asked_for_with_buttons_for_what_it_offers() -> None:
     assert asked == DeliveryQueued(
         delivery_id=DeliveryId(f"ask_{REQUEST}"),
         address=SAID.place,
-        text="**May this run?**\n```\nmake all\n```\nIt builds.",
+        text="**May this run?**\n```\nmake all\n```\n```\nIt builds.\n```",
         of_run=RUN,
         buttons=(
             ("Allow once", f"a:{REQUEST}:once"),

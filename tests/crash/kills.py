@@ -18,6 +18,8 @@ from anyio.streams.text import TextReceiveStream
 
 from tests.fakes.gateway import GatewayProcess
 
+LET_GO_S = 5.0
+
 
 def at(call: str, number: int, path: Path | None = None) -> tuple[str, ...]:
     """Start under this and die at the `number`th `call` (on `path`) of any one thread."""
@@ -59,6 +61,10 @@ async def attached(
         finally:
             with suppress(ProcessLookupError):
                 os.kill(strace.pid, signal.SIGTERM)  # it lets go of what is still alive
+            with anyio.move_on_after(LET_GO_S, shield=True):
+                await strace.wait()
+            with suppress(ProcessLookupError):
+                strace.kill()  # what dies while it lets go of it, it would wait for, for ever
 
 
 def shims(pid: int) -> list[int]:

@@ -1,0 +1,173 @@
+"""A disk in memory: what is committed, and what the journal can be asked about it.
+
+The records are kept in the order they were committed. Whatever else can be asked is kept up by
+`_project`, one fact at a time: a new projection is a new case there.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, get_args
+
+from msgspec.structs import replace
+
+from holdfast.core import delivery
+from holdfast.core.child import ChildBegun, ChildEnded
+from holdfast.core.delivery import Delivery, DeliveryQueued
+from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress
+from holdfast.core.inbox import Came, InputAdmitted
+from holdfast.core.types import DeliveryId, Owner, RunId, SessionKey
+from holdfast.errors import IllegalTransition, JournalUnavailable
+from holdfast.journal.batch import Growing
+from holdfast.journal.chats import DEAD_S, DONE_S
+from holdfast.journal.journal import Outbound, Replayed, RunRow, StreamRow
+
+DELTAS = (MessageDelta, ReasoningDelta, ToolProgress)
+_FATES = get_args(delivery.Event)
+
+
+class Request(NamedTuple):
+    owner: Owner
+    route: str
+    key: str
+
+
+class Stream:
+    """What is committed of one session."""
+
+    __slots__ = ("key", "number", "records")
+
+    def __init__(self, number: int, key: SessionKey) -> None:
+        self.number = number
+        self.key = key
+        self.records: list[Record] = []
+
+    def row(self) -> StreamRow:
+        last = self.records[-1]
+        return StreamRow(self.key, self.number, last.seq, last.at)
+
+
+class Disk:
+    """What is committed."""
+
+    def __init__(self) -> None:
+        self.full = False  # nothing can be written
+        self.log: list[Record] = []  # all that ever was, in the order it was committed
+        self.streams: dict[int, Stream] = {}
+        self.sessions: dict[SessionKey, Stream] = {}
+        self.runs: dict[RunId, RunRow] = {}
+        self.open: dict[RunId, RunRow] = {}
+        self.requests: dict[Request, tuple[Replayed, float]] = {}
+        self.cursors: dict[str, str] = {}
+        self.taken: dict[tuple[str, str], float] = {}  # channel and update, when
+        self.outbox: dict[DeliveryId, Outbound] = {}
+        self.children: dict[SessionKey, int] = {}  # how many are open
+        self.on_write: Callable[[Sequence[Record]], None] = _unseen
+        self._pruned: set[RunId] = set()
+
+    def records(self, stream: int) -> Sequence[Record]:
+        """What is there of a stream, without what was pruned."""
+        found = self.streams.get(stream)
+        return found.records if found else ()
+
+    def write(self, batch: "Batch") -> None:
+        """Commit: all of it or, if it raises, nothing."""
+        if self.full:
+            raise JournalUnavailable("the disk is full", retry_after_s=5)
+        for record in batch.records:
+            stream = self.streams.get(record.stream)
+            if stream is None:
+                stream = Stream(record.stream, batch.keys[record.stream])
+                self.streams[record.stream] = self.sessions[stream.key] = stream
+            stream.records.append(record)
+            self._project(stream, record)
+        self.log += batch.records
+        for run_id, row in batch.runs.items():
+            self.runs[run_id] = row
+            if row.ended_seq is None:
+                self.open[run_id] = row
+            else:
+                self.open.pop(run_id, None)
+        self.on_write(batch.records)
+
+    def _project(self, stream: Stream, record: Record) -> None:
+        fact = record.fact
+        came: Came | None = getattr(fact, "came", None)
+        if came is not None:
+            self.taken[came.channel, came.external_id] = record.at
+            if came.cursor:
+                self.cursors[came.channel] = came.cursor
+        match fact:
+            case InputAdmitted(idempotency=asked) if asked is not None:
+                found = Replayed(fact.run_id, stream.key.session_id, asked.fingerprint)
+                name = Request(stream.key.owner, asked.route, asked.key)
+                self.requests[name] = found, record.at
+            case ChildBegun() | ChildEnded():
+                change = 1 if isinstance(fact, ChildBegun) else -1
+                self.children[stream.key] = self.children.get(stream.key, 0) + change
+            case DeliveryQueued() if fact.delivery_id not in self.outbox:
+                now = Delivery(fact.delivery_id, queued_at=record.at)
+                self.outbox[fact.delivery_id] = Outbound(fact, now, stream.key, record.at)
+            case _ if isinstance(fact, _FATES):
+                self._deliver(fact, record.at)
+
+    def _deliver(self, fact: delivery.Event, at: float) -> None:
+        found = self.outbox.get(fact.delivery_id)
+        if found is not None:
+            try:
+                now = delivery.evolve(found.now, fact)
+            except IllegalTransition:
+                return  # what the machine does not allow changes nothing
+            self.outbox[fact.delivery_id] = replace(found, now=now, updated_at=at)
+
+    def prune(self, deltas_before: float, keys_before: float) -> int:
+        """Forget deltas of runs that ended, and request keys, older than this."""
+        old = [
+            row
+            for row in self.runs.values()
+            if row.ended_seq is not None
+            and row.updated_at < deltas_before
+            and row.run_id not in self._pruned
+        ]
+        for row in old:
+            self._pruned.add(row.run_id)
+            stream = self.streams[row.stream]
+            stream.records = [
+                r
+                for r in stream.records
+                if not (isinstance(r.fact, DELTAS) and r.fact.run_id == row.run_id)
+            ]
+        self.requests = {k: v for k, v in self.requests.items() if v[1] >= keys_before}
+        self.taken = {k: at for k, at in self.taken.items() if at >= keys_before - DONE_S}
+        kept_s = {delivery.Status.SENT: DONE_S, delivery.Status.DEAD: DEAD_S}
+        self.outbox = {
+            name: o
+            for name, o in self.outbox.items()
+            if o.now.status not in kept_s or o.updated_at >= keys_before - kept_s[o.now.status]
+        }
+        return len(old)
+
+
+class Batch:
+    """What is committed together."""
+
+    __slots__ = ("_done", "entries", "error", "keys", "records", "runs", "tails")
+
+    def __init__(self) -> None:
+        self.entries: list[Record | Growing] = []
+        self.tails: dict[int, Growing] = {}
+        self.keys: dict[int, SessionKey] = {}
+        self.runs: dict[RunId, RunRow] = {}
+        self.records: list[Record] = []
+        self.error: JournalUnavailable | None = None
+        self._done = asyncio.Event()
+
+    def settle(self, error: JournalUnavailable | None = None) -> None:
+        self.error = error
+        self._done.set()
+
+    async def settled(self) -> None:
+        await self._done.wait()
+
+
+def _unseen(records: Sequence[Record]) -> None:
+    """Nobody watches the disk."""
