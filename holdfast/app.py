@@ -33,7 +33,7 @@ from holdfast.channels.http.server import application, listen_tcp, listen_unix, 
 from holdfast.config import Config, Supervision, api_key, known_secrets, take_supervision
 from holdfast.connect import connect, found
 from holdfast.control import JOURNAL as JOURNAL
-from holdfast.control import Control, detach
+from holdfast.control import LOG, Control, check_successor, detach
 from holdfast.core.approval import Role
 from holdfast.core.intents import Capabilities, Principal
 from holdfast.core.lifecycle import Reason, Start, Supervisor, Wanted, exit_code
@@ -319,9 +319,10 @@ async def _serve(process: _Process) -> int:
             say("Left down: the operator has stopped it. To start it: holdfast gateway start")
             return process.exit_code(Reason.STOP)
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
-            control = Control(service, process.watched, partial(_succeed, config))
+            check = partial(check_successor, config)
+            control = Control(service, process.watched, partial(_succeed, config), check)
             assert service.messenger is not None
-            service.messenger.restart = control.restart
+            service.messenger.control = control
             # The doors first: what keeps them from opening must not cost anybody a run.
             heard = [connected.channel for connected in chatting.channels.values()]
             address = await _serve_network(config, service, heard, doors)
@@ -346,7 +347,7 @@ async def _serve(process: _Process) -> int:
                 await _go_down(config, service, doors, control.reason)
                 with anyio.move_on_after(CLOSE_S):
                     await journal.aclose()
-                say("Stopped.")
+                say(_last_words(process, control.reason))
                 exit_now(code)  # here: a task group waits for what a stuck thread holds
     return code
 
@@ -378,7 +379,7 @@ async def _end_asked_by(signals: AsyncIterator[signal.Signals], control: Control
 def _succeed(config: Config) -> None:
     """Start whoever comes after us; it waits for the home until we are gone."""
     successor = detach(config, sys.argv[1:])
-    say(f"Restarting as pid {successor.pid}.")
+    say(f"Restarting as pid {successor.pid}, in the background.")
 
 
 def _say_ready(process: _Process, address: str) -> None:
@@ -394,6 +395,13 @@ def _say_shutting_down(process: _Process, asked_by: str, service: Service) -> No
     line = f"Shutting down ({asked_by}); {running} running{wait}. Nothing accepted is lost."
     say(line)
     process.notifier.tell("STOPPING=1", status(line))
+
+
+def _last_words(process: _Process, reason: Reason) -> str:
+    if reason is not Reason.RESTART or process.watched.by is not Supervisor.NONE:
+        return "Stopped."
+    log_file = process.config.home / LOG
+    return f"Stopped. It goes on in the background, and says so in {log_file}"
 
 
 async def _end_at_once(signals: AsyncIterator[signal.Signals], code: int) -> None:

@@ -356,6 +356,12 @@ def environment(config: Config) -> dict[str, str]:
     return {**os.environ, **hidden, **of_channels}
 
 
+def again(config: Config) -> Config:
+    """What the next one of ours would be configured with, as the home is now."""
+    flags = {key: str(value) for key, value, origin in shown(config) if origin == "flag"}
+    return load({**environment(config), "HOLDFAST_HOME": str(config.home)}, flags)
+
+
 def process_home() -> Path:
     """The home of this process, whatever may be wrong in it."""
     return find_home(os.environ)

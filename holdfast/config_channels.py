@@ -252,15 +252,16 @@ def _says(field: FieldInfo, otherwise: str) -> str:
 def _line(name: str, field: FieldInfo) -> str:
     """How a key is written, with a value that works."""
     if examples := _meta(field).examples:
-        written = _toml(examples[0])
+        written = toml(examples[0])
     else:
-        written = "…" if field.default is NODEFAULT else _toml(field.default)
+        written = "…" if field.default is NODEFAULT else toml(field.default)
     return f"write {field.encode_name} = {written} under [{SECTION}.{name}]"
 
 
-def _toml(value: object) -> str:
+def toml(value: object) -> str:
+    """As it would be written in the file."""
     if isinstance(value, dict):
-        pairs = ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items())
+        pairs = ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items())
         return f"{{ {pairs} }}"
     return json.dumps(_plain(value), ensure_ascii=False)
 

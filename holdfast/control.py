@@ -14,7 +14,7 @@ import re
 import sqlite3
 import subprocess  # noqa: TID251  another of ourselves, and no tool's process
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -26,6 +26,7 @@ from holdfast.core.intents import Principal
 from holdfast.core.lifecycle import Event, Reason, Recorded, Supervisor, Wanted, remember
 from holdfast.engine.service import Service
 from holdfast.engine.standing import KEY
+from holdfast.errors import Misconfigured, Refused
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite_reader import SqliteReader
 
@@ -44,7 +45,14 @@ _UNIT = re.compile(
 class Control:
     """What the operator's door may ask of this process."""
 
-    def __init__(self, service: Service, watched: Supervision, succeed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        watched: Supervision,
+        succeed: Callable[[], None],
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.check = check  # refuses, if the next one would not start
         self._service = service
         self._watched = watched
         self._succeed = succeed
@@ -75,7 +83,8 @@ class Control:
         self._ending.set()
 
     async def restart(self, by: Principal) -> None:
-        """End, and come back."""
+        """End, and come back; refused, with nothing done, if it would not."""
+        await self.check()
         await self.announce(by, Reason.RESTART)
         if await self._does("restart"):
             return
@@ -87,6 +96,16 @@ class Control:
     async def _does(self, verb: str) -> bool:
         """Whether systemd will do it: then its signal follows."""
         return self._watched.by is Supervisor.SYSTEMD and await _ask_systemd(verb, self._watched)
+
+
+async def check_successor(config: Config) -> None:
+    """Refuse, if whoever came after us would find the configuration wrong."""
+    try:
+        await anyio.to_thread.run_sync(configuration.again, config)
+    except Misconfigured as error:
+        raise Refused(
+            "misconfigured", f"Not restarted, it would not come back: {error}: {error.hint}"
+        ) from None
 
 
 async def recorded(home: Path) -> Recorded | None:

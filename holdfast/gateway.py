@@ -26,7 +26,7 @@ from holdfast.core.intents import (
 )
 from holdfast.core.messages import Message
 from holdfast.core.run import Status
-from holdfast.core.types import Fact, RunId, SessionId, Usage, Value
+from holdfast.core.types import OPERATOR, Fact, Owner, RunId, SessionId, Usage, Value
 
 HANDOVER = "/v1/handover"  # at the operator's door: let somebody else own the home
 
@@ -48,6 +48,14 @@ class RunView(Value):
     ending: Fact | None  # the fact that ended it
     ended_seq: int | None
     question: CallParked | None = None  # what the user is asked, the oldest if there are several
+    owner: Owner = OPERATOR
+
+
+class Waiting(Value):
+    """What waits for an approval, and whose it is."""
+
+    owner: Owner
+    asked: ApprovalRequested
 
 
 class Health(Value):
@@ -115,8 +123,8 @@ class Gateway(Protocol):
         """The run as it stands; refused with `run_not_found` if it is not the caller's."""
         ...
 
-    async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
-        """Everything of the caller's that waits for an approval, oldest first."""
+    async def approvals(self, by: Principal) -> Sequence[Waiting]:
+        """Everything the caller may see that waits for an approval, oldest first."""
         ...
 
     async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
@@ -252,5 +260,6 @@ class ChannelState(Value):
     name: str
     trouble: str  # why nothing can be heard just now; empty: all is well
     can: tuple[str, ...]  # in words
-    undelivered: int  # messages that are neither sent nor given up
+    undelivered: int  # messages that somebody may miss
     held: int  # of those, how many wait for a person
+    given_up: int = 0  # and how many are not tried any more

@@ -57,7 +57,8 @@ def normal(host: str) -> str:
 def harmless(address: str, named: Collection[str]) -> bool:
     """Whether it leads nowhere but to `named` and is not glued to another word with a dot."""
     scheme, *rests = _SCHEME.split(address)
-    return (not rests or scheme.isalpha()) and all(host in named for host in _hosts_of(address))
+    glued = bool(rests) and "." in scheme
+    return not glued and all(host in named for host in _hosts_of(address))
 
 
 def bracketed(address: str) -> str:

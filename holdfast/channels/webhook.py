@@ -52,6 +52,7 @@ _SHORTEST_KEY = 24  # bytes
 _RETRY_S = 1.0
 _LONG_RETRY_S = 60.0  # for what waits until somebody mends it
 _BUSY = (408, 425, 429)
+_LOCKED = (401, 403)  # it does not know us; somebody can mend that
 
 Url = Annotated[
     str,
@@ -310,6 +311,8 @@ def _judge(message: Message, status: int, retry_after: str, answer: bytes) -> Se
     reason = f"the receiver answered {status}"
     if status < 400:
         return Later(f"{reason}: write in `url` where it leads to", _LONG_RETRY_S)
+    if status in _LOCKED:
+        return Later(f"{reason}: see that both have the same {SECRET_KEY}", _LONG_RETRY_S)
     if status < 500 and status not in _BUSY:
         return Refused(reason)
     asked = retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 7

@@ -57,6 +57,7 @@ def _encoded(asked: Approval | Rule) -> str:
 
 def _shown(asked: Approval) -> str:
     head = f"{asked.request_id}  {question.expires(asked)}  {asked.run_id}"
+    head += f"  of {question.visible(asked.owner)}" if asked.owner else ""
     return f"{head}\n{question.body(asked)}\n  choices: {', '.join(asked.choices)}"
 
 

@@ -22,6 +22,13 @@ class State(Value):
     can: tuple[str, ...] = ()
     undelivered: int = 0
     held: int = 0
+    given_up: int = 0
+
+    @property
+    def stuck(self) -> str:
+        """What waits for a person, in words; empty: nothing does."""
+        counts = {"held": self.held, "given up": self.given_up}
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -67,6 +74,7 @@ def _live(channel: Channel, set_by: str) -> State:
         can=channel.can,
         undelivered=channel.undelivered,
         held=channel.held,
+        given_up=channel.given_up,
     )
 
 
@@ -75,7 +83,7 @@ def _shown(state: State) -> str:
     if state.trouble:
         lines.append(f"  trouble      {question.visible(state.trouble)}")
     if state.can:
-        held = f", {state.held} held" if state.held else ""
+        stuck = f", {state.stuck}; see: holdfast outbox" if state.stuck else ""
         lines.append(f"  can          {', '.join(state.can)}")
-        lines.append(f"  undelivered  {state.undelivered}{held}")
+        lines.append(f"  undelivered  {state.undelivered}{stuck}")
     return "\n".join(lines)

@@ -45,6 +45,9 @@ elsewhere `start` makes a process of its own, and its words go to log/gateway.lo
 What was accepted outlives every one of them: work that a stop or restart cuts goes on after the
 next start. A stop is remembered: `run --boot` does not undo it, `start` and `run` do.
 """
+_ABOUT_RESTART = """Where no unit is installed, the next one has the environment and the flags of
+the first start, works in the home, and goes on in the background: its words go to
+log/gateway.log in the home. It is not restarted while its configuration is wrong."""
 _ABOUT_APPROVALS = """What runs ask for before they do it, and the answers.
 
   holdfast approvals                 all that waits: what would run, whole, and how long it waits
@@ -169,7 +172,8 @@ def _add_gateway(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     boot = "stay down if the operator has stopped it: for containers"
     serve.add_argument("--boot", action="store_true", help=boot)
     add("stop", "gateway_service", "end it, and keep it down; done when it is gone")
-    add("restart", "gateway_service", "end it and start it anew; done when it serves")
+    restart = add("restart", "gateway_service", "end it and start it anew; done when it serves")
+    restart.epilog = _ABOUT_RESTART
     status = add("status", "gateway_service", "how it is doing (exit code 3: it does not run)")
     status.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     install = add("install", "gateway_unit", "have the system run it: write and enable its unit")

@@ -24,6 +24,7 @@ from msgspec.structs import asdict
 
 import holdfast
 from holdfast import config as configuration
+from holdfast import config_channels
 from holdfast.app import build_model
 from holdfast.cli import doctor_channels, sandbox, units
 from holdfast.cli.check import Check, Verdict
@@ -382,4 +383,8 @@ def _print_json(home: Path, config: Config | None, checks: list[Check]) -> None:
 def _set(config: Config | None) -> list[tuple[str, str, str]]:
     """What somebody has set, and where."""
     rows = configuration.shown(config) if config else ()
-    return [(key, str(value), origin) for key, value, origin in rows if origin != "default"]
+    return [(key, _plain(value), origin) for key, value, origin in rows if origin != "default"]
+
+
+def _plain(value: object) -> str:
+    return str(value) if isinstance(value, str | Secret) else config_channels.toml(value)

@@ -31,6 +31,9 @@ def _live(config: Config, state: State) -> Check:
     if state.trouble:
         trouble = f"{state.name} cannot be heard: {question.visible(state.trouble)}"
         return Check(_NAME, Verdict.BAD, trouble, "see all of it: holdfast channels")
+    if state.stuck:
+        stuck = f"{state.name} is heard; messages that wait for you: {state.stuck}"
+        return Check(_NAME, Verdict.NOTE, stuck, "see them: holdfast outbox")
     return _described(config, state.name, "is heard")
 
 

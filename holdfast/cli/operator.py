@@ -45,6 +45,7 @@ class Channel(msgspec.Struct, frozen=True):
     can: tuple[str, ...]
     undelivered: int
     held: int
+    given_up: int = 0
 
 
 class Channels(msgspec.Struct, frozen=True):

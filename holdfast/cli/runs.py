@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import anyio
 import msgspec
 
-from holdfast.cli import run
+from holdfast.cli import question, run
 from holdfast.cli.client import connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.screen import JsonLines, Plain, Screen
@@ -39,5 +39,7 @@ async def _list(config: Config, screen: Screen) -> int:
                 print(msgspec.json.encode(found).decode())
             else:
                 at = datetime.fromtimestamp(found.created_at, UTC).astimezone()
-                print(f"{found.run_id}  {at:%Y-%m-%d %H:%M}  {found.status:12} {found.session_id}")
+                whose = f"  of {question.visible(found.owner)}" if found.owner else ""
+                line = f"{found.run_id}  {at:%Y-%m-%d %H:%M}  {found.status:12} {found.session_id}"
+                print(line + whose)
     return 0

@@ -4,6 +4,7 @@ import argparse
 import json
 
 from holdfast import config as configuration
+from holdfast import config_channels
 from holdfast.config import Secret
 
 
@@ -21,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"home  {config.home}")
     for key, value, origin in rows:
         why = config.model_reason if key == "model" and origin == "default" else origin
-        text = json.dumps(_plain(value), ensure_ascii=False)
+        text = config_channels.toml(_plain(value))
         print(f"{key:25} {text:34}  # {why}")
     return 0
 

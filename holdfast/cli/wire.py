@@ -66,6 +66,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     model: str
     created_at: float
     question: Question | None = None
+    owner: str = ""  # empty: the operator's own
 
     @property
     def ended(self) -> bool:
@@ -86,6 +87,7 @@ class Approval(msgspec.Struct, frozen=True):
     description: str
     choices: tuple[str, ...]
     expires_at: float
+    owner: str = ""  # empty: the operator's own
 
     @property
     def key(self) -> str:

@@ -7,7 +7,8 @@ works for, or by an administrator; whoever was removed is a stranger again, at o
 reads the same whatever its cause, so that it tells nobody what exists; the cause is for us.
 
 A pairing code is 40 random bits, shown once in a direct chat and kept only as a salted hash.
-It works once, for ten minutes, and only until its stranger asks for another. The operator
+It works once, for ten minutes; its stranger gets another when it is about to run out, or when
+it did not reach them: then the first is void. The operator
 types it in at a terminal, where it is confirmed with the roles it is to give.
 """
 
@@ -98,6 +99,7 @@ class Members(msgspec.Struct, frozen=True):
 
 HOUR_S = 3600.0
 CODE_S = 600.0
+WORTH_S = 60.0  # a code that is good for so long is not replaced
 OFFERS_PER_USER = 3  # an hour
 OFFERS_PER_PLATFORM = 30  # an hour
 FAILURES = 10  # an hour, of one who types codes in
@@ -242,6 +244,12 @@ class Offer(Value):
     code: str
 
 
+class StillGood(Value):
+    """They have a code already that is worth using."""
+
+    expires_at: float
+
+
 def offer(
     policy: Policy,
     sender: Sender,
@@ -250,12 +258,20 @@ def offer(
     entropy: bytes,
     now: float,
     chat: str = "",
-) -> Offer | Denied:
-    """A code for a stranger. `entropy` is `ENTROPY` random bytes, used for nothing else."""
+    *,
+    shown: bool = False,
+) -> Offer | StillGood | Denied:
+    """A code for a stranger. `entropy` is `ENTROPY` random bytes, used for nothing else.
+
+    `shown`: their last one reached them, as far as is known.
+    """
     if len(entropy) != ENTROPY:
         raise ValueError(f"a code takes {ENTROPY} random bytes, not {len(entropy)}")
     if (cause := _no_offer(policy, sender, chat_type, now)) is not None:
         return Denied(NOT_HERE, cause)
+    last = policy.members.offers.get(sender)
+    if shown and last is not None and _is_live(last, now) and last.expires_at - now >= WORTH_S:
+        return StillGood(last.expires_at)
     bits = int.from_bytes(entropy[:_CODE_BYTES], "big")
     code = "".join(_LETTERS[bits >> shift & 31] for shift in range(35, -1, -5))
     salt = entropy[_CODE_BYTES:].hex()

@@ -76,6 +76,7 @@ class CallStarted(Fact, tag="call.started", omit_defaults=True):
     call_id: CallId
     tool: str
     preview: str = ""
+    quiet: bool = False  # no step of the work: it shows itself
 
 
 class CallParked(Fact, tag="call.parked", omit_defaults=True):

@@ -47,6 +47,7 @@ class DeliveryQueued(Fact, tag="delivery.queued", omit_defaults=True):
     buttons: tuple[tuple[str, str], ...] = ()  # what each says, and what a press of it means
     hosts: tuple[str, ...] = ()  # that the user named: other addresses are disarmed
     perishable: bool = False  # worth nothing after a restart
+    verbatim: bool = False  # somebody judges what it shows: no address in it is disarmed
 
 
 class SendStarted(Fact, tag="delivery.started"):

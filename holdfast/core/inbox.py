@@ -64,6 +64,7 @@ class InputAdmitted(Fact, tag="input.admitted", omit_defaults=True):
     metadata: dict[str, str] = {}
     came: Came | None = None  # from a chat: its cursor moves with this fact
     hosts: tuple[str, ...] = ()  # that its words name
+    reply_to: str = ""  # the message the run it steers answers from now on; empty: as before
 
 
 class InputPromoted(Fact, tag="input.promoted"):

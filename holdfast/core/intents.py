@@ -10,7 +10,7 @@ from holdfast.core.address import Address
 from holdfast.core.approval import Choice, Role
 from holdfast.core.inbox import Came, Mode
 from holdfast.core.messages import Message
-from holdfast.core.types import CallId, Owner, RequestId, RunId, SessionId, Value
+from holdfast.core.types import OPERATOR, CallId, Owner, RequestId, RunId, SessionId, Value
 
 
 class Capabilities(Value):
@@ -37,6 +37,16 @@ class Principal(Value):
     @property
     def platform(self) -> str:
         return self.door.platform
+
+    @property
+    def scope(self) -> Owner | None:
+        """Whose runs it may see and answer; None, at the operator's own door: everybody's."""
+        at_home = self.owner == OPERATOR and self.platform == "cli"
+        return None if at_home and Role.ADMIN in self.roles else self.owner
+
+    def sees(self, owner: Owner) -> bool:
+        """Whether it may see and answer what is that owner's."""
+        return self.scope in (None, owner)
 
 
 class RequestKey(Value):

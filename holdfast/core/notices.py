@@ -18,6 +18,13 @@ RESTARTING = "⚠️ Gateway restarting. Your task is interrupted; I will try to
 SHUTTING_DOWN = (
     "⚠️ Gateway shutting down. Your task will be interrupted; it goes on when the gateway is back."
 )
+OTHERS_RESTARTING = (
+    "⚠️ Gateway restarting. Tasks in other chats are interrupted; "
+    "I will try to resume them afterwards."
+)
+OTHERS_SHUTTING_DOWN = (
+    "⚠️ Gateway shutting down. Tasks in other chats are interrupted and go on when it is back."
+)
 BACK = "♻️ Gateway is back."
 QUIET_S = 60.0  # a gateway that died within this time of its start has said it already
 
@@ -29,10 +36,10 @@ def warnings(
     if not busy:
         return ()
     asked = chats.waits if reason is Reason.RESTART else None
-    places = dict.fromkeys(a.place for a in busy)
+    restart = reason is Reason.RESTART
+    places = dict.fromkeys((a.place for a in busy), RESTARTING if restart else SHUTTING_DOWN)
     if asked is None and chats.home is not None:
-        places[chats.home.place] = None
-    text = RESTARTING if reason is Reason.RESTART else SHUTTING_DOWN
+        places.setdefault(chats.home.place, OTHERS_RESTARTING if restart else OTHERS_SHUTTING_DOWN)
     return tuple(
         DeliveryQueued(
             delivery_id=DeliveryId(f"warn_{name}.{at}"),
@@ -41,7 +48,7 @@ def warnings(
             reply_to=asked.reply_to if asked and asked.address.place == place else "",
             perishable=True,
         )
-        for at, place in enumerate(places)
+        for at, (place, text) in enumerate(places.items())
     )
 
 

@@ -21,6 +21,7 @@ Split = Callable[[str, str], Sequence[str]]  # a platform and a text: the messag
 
 SUPERSEDED = "superseded"  # the reason of a run that made way for newer words
 STEP = 80  # characters of a call that are shown
+QUESTION, ANSWER = 700, 300  # characters of each that stay, once it is answered
 
 
 class Answers(Value):
@@ -103,15 +104,13 @@ def _told(
             return [*_progress_ends(found, "Given up"), *answer]
         case run.RunCancelled():
             return _progress_ends(found, "Stopped")
-        case call.CallStarted() if found.origin.progress and not found.steps:
+        case call.CallStarted(quiet=False) if found.origin.progress and not found.steps:
             text = f"Working: {step(fact)}"
             return [] if found.parent else _message(found, f"pro_{found.id}", text, hosts, _whole)
         case call.CallParked(question=question) if question:
             return _question(found, fact, hosts, split)
         case call.CallSettled() if _asked(found, fact.call_id):
-            answered = fact.outcome is call.Outcome.OK
-            text = f"Answered: {fact.text}" if answered else "No longer asked."
-            return [_changed(found, _question_id(found, fact.call_id), text)]
+            return [_question_ends(found, fact, hosts)]
         case ApprovalRequested():
             return _approval(found, fact, hosts, split)
         case _:
@@ -127,6 +126,7 @@ def _message(
     *,
     buttons: tuple[tuple[str, str], ...] = (),
     reply: bool = False,
+    verbatim: bool = False,
 ) -> list[DeliveryQueued]:
     """One text in as many messages as it takes: a reply with the first, buttons with the last."""
     assert found.origin.address is not None
@@ -142,6 +142,7 @@ def _message(
             reply_to=found.origin.reply_to if reply and at == 0 else "",
             buttons=buttons if at == last else (),
             hosts=hosts,
+            verbatim=verbatim,
         )
         for at, part in enumerate(parts)
     ]
@@ -151,21 +152,26 @@ def _whole(platform: str, text: str) -> Sequence[str]:
     return (text,)
 
 
-def _changed(found: Run, name: str, text: str) -> DeliveryQueued:
+def _changed(found: Run, name: str, text: str, hosts: tuple[str, ...] = ()) -> DeliveryQueued:
     assert found.origin.address is not None
     return DeliveryQueued(
         delivery_id=DeliveryId(f"{name}.end"),
         address=found.origin.address.place,
-        text=text[:STEP] + ("…" if len(text) > STEP else ""),
+        text=text,
         of_run=found.id,
         edits=DeliveryId(name),
+        hosts=hosts,
     )
+
+
+def _cut(text: str, length: int) -> str:
+    return text[:length] + ("…" if len(text) > length else "")
 
 
 def step(started: call.CallStarted) -> str:
     """What a call does, in a line."""
     line = " ".join(started.preview.split())
-    shown = line[:STEP] + ("…" if len(line) > STEP else "")
+    shown = _cut(line, STEP)
     return f"{started.tool}: {shown}" if shown else started.tool
 
 
@@ -189,7 +195,8 @@ def _approval(
         for choice, label in _LABELS.items()
         if choice in asked.choices
     )
-    return _message(found, f"ask_{asked.request_id}", text, hosts, split, buttons=buttons)
+    name = f"ask_{asked.request_id}"
+    return _message(found, name, text, hosts, split, buttons=buttons, reply=True, verbatim=True)
 
 
 def _block(text: str) -> str:
@@ -222,7 +229,7 @@ def _approval_ends(before: Session, found: Run, fact: Fact) -> list[DeliveryQueu
     if asked is None:
         return []
     command = " ".join(asked.requested.command.split())
-    return [_changed(found, f"ask_{fact.request_id}", f"{word}: {command}")]
+    return [_changed(found, f"ask_{fact.request_id}", _cut(f"{word}: {command}", STEP))]
 
 
 def _question(
@@ -234,6 +241,14 @@ def _question(
     )
     name = _question_id(found, parked.call_id)
     return _message(found, name, parked.question, hosts, split, buttons=buttons)
+
+
+def _question_ends(found: Run, settled: call.CallSettled, hosts: tuple[str, ...]) -> DeliveryQueued:
+    """The question stays to be read, with its answer."""
+    asked = _cut(found.calls[settled.call_id].question, QUESTION)
+    answered = f"{asked}\n\n→ {_cut(settled.text, ANSWER)}"
+    text = answered if settled.outcome is call.Outcome.OK else "No longer asked."
+    return _changed(found, _question_id(found, settled.call_id), text, hosts)
 
 
 def _question_id(found: Run, call_id: CallId) -> str:

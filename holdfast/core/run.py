@@ -294,7 +294,7 @@ class Run(msgspec.Struct, frozen=True):
     last_event: str = "run.queued"
     origin: Origin = Origin()
     parent: Parent | None = None
-    steps: int = 0  # calls that were begun
+    steps: int = 0  # calls that were begun, but for quiet ones
 
 
 def queue(event: RunQueued, at: float) -> Run:
@@ -343,7 +343,9 @@ def _apply(run: Run, event: Event, at: float) -> Run:
         case RunStarted() | RunResumed():
             return replace(run, driven=True, driven_at=at, progressed=False, cut_by="")
         case InputAdmitted():
-            return replace(run, unread=(*_unread_but(run, event.input_id), event.input_id))
+            origin = replace(run.origin, reply_to=event.reply_to or run.origin.reply_to)
+            unread = (*_unread_but(run, event.input_id), event.input_id)
+            return replace(run, unread=unread, origin=origin)
         case InputPromoted():
             return replace(run, unread=_unread_but(run, event.input_id), answered=False)
         case InputSuperseded() | InputRefused():
@@ -399,7 +401,7 @@ def _call_moved(run: Run, event: calls_machine.Event) -> Run:
         del moved[event.call_id]
     else:
         moved[event.call_id] = call
-    steps = run.steps + isinstance(event, calls_machine.CallStarted)
+    steps = run.steps + (isinstance(event, calls_machine.CallStarted) and not event.quiet)
     progressed = run.progressed or _is_progress(event)
     return replace(run, calls=moved, steps=steps, progressed=progressed)
 

@@ -91,12 +91,21 @@ def admitted(
         case Replies(run_id=run_id, call_id=call_id):
             return answer(now, run_id, call_id, words)
         case Join(run_id=run_id, displaces=displaces):
-            joined = replace(_with_unread(now, displaces, words), run_id=run_id, mode=Mode.STEER)
+            newest = _newest(now.runs[run_id], queued)
+            words = replace(words, run_id=run_id, mode=Mode.STEER, reply_to=newest)
+            joined = _with_unread(now, displaces, words)
             return (*_make_way(now, displaces), *session.go_on(now), joined)
         case _:  # OwnRun
             way = _make_way(now, placement.displaces)
             own = _with_unread(now, placement.displaces, words)
             return (*session.admit(now), *way, *session.go_on(now), own, queued)
+
+
+def _newest(found: Run, queued: RunQueued) -> str:
+    """The message that `found` is to answer after these words; empty: they came elsewhere."""
+    here, there = queued.origin.address, found.origin.address
+    same = here is not None and there is not None and here.place == there.place
+    return queued.origin.reply_to if same else ""
 
 
 def _make_way(now: Session, displaced: RunId | None) -> tuple[Fact, ...]:

@@ -135,8 +135,11 @@ class Calls:
                 return
             context = msgspec.structs.replace(context, execution=execution)
             call_id = call.proposal.call_id
+            quiet = tool.name == "ask"  # its question is shown anyway
             started = say(
-                CallStarted(run_id=run_id, call_id=call_id, tool=tool.name, preview=preview)
+                CallStarted(
+                    run_id=run_id, call_id=call_id, tool=tool.name, preview=preview, quiet=quiet
+                )
             )
             if tool.effect is not Effect.READ:
                 await started.wait()  # recorded before its effect

@@ -10,18 +10,19 @@ channel that breaks is begun again; an update that breaks us is left behind, alo
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from secrets import token_bytes, token_hex
 from typing import Protocol
 
 import anyio
 
-from holdfast.channels.channel import Channel, Incoming, Outgoing
+from holdfast.channels.channel import Accepted, Channel, Incoming, Outgoing
 from holdfast.commands import parse
 from holdfast.commands.command import Command
 from holdfast.core import access, address, delivery, replies, words
 from holdfast.core.access import Denied
-from holdfast.core.address import Address, Condition, Groups, Key, Reset, Why
+from holdfast.core.address import Address, Condition, Groups, Key, Reset, Sender, Why
 from holdfast.core.chats import Chats as Known
 from holdfast.core.chats import UpdateTaken
 from holdfast.core.delivery import DeliveryQueued
@@ -105,6 +106,14 @@ class Talk(Chat, Protocol):
     afterwards: list[Callable[[], Awaitable[None]]]  # what is done once they are durable
 
 
+@dataclass(slots=True, eq=False)
+class _Code:
+    """What a stranger has seen of their code. Only this process knows that it reached them."""
+
+    message: DeliveryId
+    minutes: int = 0  # that they were last told it is good for
+
+
 class Chats:
     """All channels' updates, on their way in."""
 
@@ -113,6 +122,7 @@ class Chats:
         self._channels = channels
         self._writing = anyio.Lock()
         self._taking = {name: anyio.Lock() for name in channels}
+        self._codes: dict[Sender, _Code] = {}  # that are shown, or on their way
 
     @property
     def channels(self) -> Mapping[str, Connected]:
@@ -152,8 +162,15 @@ class Chats:
                 except Conflict as busy:
                     raise Transient(str(busy)) from busy
         if shown is not None:  # nobody waits for this, and it is not worth a wait
-            with anyio.move_on_after(OFFER_S):
-                await connected.channel.deliver(shown)
+            await self._show(connected.channel, shown, incoming.address.sender)
+
+    async def _show(self, channel: Channel, shown: Outgoing, sender: Sender) -> None:
+        arrived = False
+        with anyio.move_on_after(OFFER_S):
+            arrived = isinstance(await channel.deliver(shown), Accepted)
+        code = self._codes.get(sender)
+        if not arrived and code is not None and code.message == shown.delivery_id:
+            del self._codes[sender]  # they may not have it: their next words get another
 
     async def _deal(self, connected: Connected, incoming: Incoming, came: Came) -> Outgoing | None:
         """Deal with it, durably; what is to be shown afterwards that is not written down."""
@@ -204,6 +221,9 @@ class Chats:
         """Nobody hears them; a stranger may be shown how to be let in. The code is nowhere else."""
         now, said_at = self._parts.clock.now(), place.address
         policy = await self.policy()
+        waiting = policy.members.offers
+        self._codes = {s: code for s, code in self._codes.items() if s in waiting}
+        code = self._codes.get(said_at.sender)
         offer = access.offer(
             policy,
             said_at.sender,
@@ -212,17 +232,25 @@ class Chats:
             token_bytes(access.ENTROPY),
             now,
             said_at.chat,
+            shown=code is not None,
         )
         log.info("not let in", extra={"sender": said_at.sender.owner, "cause": denied.cause})
         if isinstance(offer, Denied):
             await self.taken(place, "")
             return None
+        name = DeliveryId(f"pair_{token_hex(8)}")
+        if isinstance(offer, access.StillGood):
+            assert code is not None
+            await self.taken(place, "")
+            text = _still_good(code, offer.expires_at - now)
+            return Outgoing(name, said_at.place, text) if text else None
         await self.taken(place, "", offer.fact)
+        self._codes[said_at.sender] = _Code(name)
         text = (
             "I do not know you yet. Whoever runs me can let you in, within ten minutes, with\n\n"
             f"`holdfast pair {offer.code}`"
         )
-        return Outgoing(DeliveryId(f"pair_{token_hex(8)}"), said_at.place, text)
+        return Outgoing(name, said_at.place, text)
 
     async def _hear(self, place: Place, incoming: Incoming) -> None:
         call = parse.read(incoming.text)
@@ -387,6 +415,13 @@ class Chats:
         """The session that keeps the chats, one who writes at a time."""
         async with self._writing, self._parts.sessions.hold(KEY) as held:
             yield Writing(self._parts.sessions, held, KEY)
+
+
+def _still_good(code: _Code, for_s: float) -> str:
+    """What to tell one who has a code; empty: they were told a moment ago."""
+    before, code.minutes = code.minutes, int(for_s // 60)
+    told = before == code.minutes
+    return "" if told else f"The code I have shown you is still good for {code.minutes} min."
 
 
 def _whole(incoming: Incoming) -> str:

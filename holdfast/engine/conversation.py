@@ -6,6 +6,8 @@ to a session is done at once, and harmless to do again.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 from holdfast.core import access, address, answers, run, session, words
 from holdfast.core.access import Denied
@@ -13,7 +15,7 @@ from holdfast.core.address import NoSuchSession, Why
 from holdfast.core.approval import ApprovalRequested, Choice, Role
 from holdfast.core.chats import HomeChosen, RestartAsked
 from holdfast.core.inbox import Came, Mode
-from holdfast.core.intents import Answer
+from holdfast.core.intents import Answer, Principal
 from holdfast.core.messages import User
 from holdfast.core.replies import SUPERSEDED
 from holdfast.core.session import ModelChosen, SessionReopened, SessionSuspended, Undone
@@ -29,7 +31,16 @@ from holdfast.journal.journal import Journal
 
 FIRST_WORDS = 60  # characters of a session's first words
 
-Restart = Callable[[], Awaitable[None]]
+
+class Control(Protocol):
+    """The process, as far as a chat may ask it for something."""
+
+    @property
+    def check(self) -> Callable[[], Awaitable[None]]:
+        """Refuses, if it would not come back after a restart."""
+        ...
+
+    async def restart(self, by: Principal) -> None: ...
 
 
 class Parts(Value):
@@ -40,7 +51,7 @@ class Parts(Value):
     sessions: Sessions
     clock: Clock
     model: str  # that is configured
-    restart: Restart | None  # None: nobody can be asked to
+    control: Control | None  # None: there is no process to restart
 
 
 class Conversation:
@@ -250,8 +261,10 @@ class Conversation:
     async def restart(self) -> None:
         """Restart the gateway, once it is written down who is to hear that it is back."""
         self._check_admin()
-        if self._parts.restart is None:
+        control = self._parts.control
+        if control is None:
             raise Refused("no_gateway", "Only a gateway can be restarted.")
+        await control.check()
         self.facts.append(
             RestartAsked(
                 address=self._place.address.place,
@@ -259,7 +272,7 @@ class Conversation:
                 by=self._place.by.who,
             )
         )
-        self.afterwards.append(self._parts.restart)
+        self.afterwards.append(partial(control.restart, self._place.by))
 
     async def make_home(self) -> None:
         """Have the gateway speak here when nobody asked it anything."""

@@ -20,6 +20,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
+from holdfast.channels import addresses
 from holdfast.channels import channel as channels
 from holdfast.channels.channel import Button, Channel, Outgoing
 from holdfast.core import delivery
@@ -50,6 +51,8 @@ LOOK_AGAIN_S = 5.0  # after what should not have been raised
 LET_GO_S = 1.0  # for lanes that are cut to end
 AT_ONCE = 8  # sessions that lanes load: with more, whoever speaks meanwhile would wait for all
 DOUBTS = 3  # so often nobody knew whether a message had arrived: no more copies of it
+
+A_ROW, LABEL = 3, 14  # buttons beside each other, and characters of one: else one a row
 
 TOO_LATE = "too late: the gateway restarted"
 CUT = "the gateway ended while it was on its way"
@@ -158,8 +161,8 @@ class Lanes:
             await self._ended()
 
     async def _ended(self) -> None:
-        while self._lanes:
-            await next(iter(self._lanes.values())).ended.wait()
+        while at_work := [lane for lane in self._lanes.values() if not lane.ended.is_set()]:
+            await at_work[0].ended.wait()
 
     async def _run(self, place: Key, lane: _Lane) -> None:
         try:
@@ -167,7 +170,8 @@ class Lanes:
                 while lane.messages and await self._insist(lane, lane.messages[0]):
                     del self.messages[lane.messages.popleft().now.id]
         finally:
-            del self._lanes[place]
+            if not lane.messages:  # else it was cut, and nothing that comes later may overtake
+                del self._lanes[place]
             lane.ended.set()
 
     async def _insist(self, lane: _Lane, message: Message) -> bool:
@@ -312,7 +316,8 @@ def _policy(message: Message, outlet: Outlet | None) -> Policy:
 
 def _outgoing(queued: DeliveryQueued, edit: str, *, repeated: bool) -> Outgoing:
     buttons = tuple(Button(text, data) for text, data in queued.buttons)
-    a_row = len(buttons) if len(buttons) <= 3 else 2
+    fits = len(buttons) <= A_ROW and all(len(button.text) <= LABEL for button in buttons)
+    a_row = len(buttons) if fits else 1
     return Outgoing(
         delivery_id=queued.delivery_id,
         address=queued.address.place,
@@ -321,7 +326,7 @@ def _outgoing(queued: DeliveryQueued, edit: str, *, repeated: bool) -> Outgoing:
         edit=edit,
         buttons=tuple(buttons[at : at + a_row] for at in range(0, len(buttons), a_row or 1)),
         repeated=repeated,
-        named_hosts=frozenset(queued.hosts),
+        named_hosts=addresses.hosts(queued.text) if queued.verbatim else frozenset(queued.hosts),
     )
 
 

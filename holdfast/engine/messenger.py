@@ -4,8 +4,7 @@ Only a gateway has it. A terminal that embeds the engine hears no channel and se
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,13 +13,12 @@ from holdfast.channels import addresses
 from holdfast.commands.command import Command
 from holdfast.core import delivery
 from holdfast.core.events import Record
-from holdfast.core.intents import Principal
 from holdfast.core.lifecycle import Reason, Recorded
 from holdfast.core.types import RunId, Value
 from holdfast.engine import chats, conversation, notices
 from holdfast.engine.chats import Chats, Connected, Place
 from holdfast.engine.clock import Clock
-from holdfast.engine.conversation import Conversation
+from holdfast.engine.conversation import Control, Conversation
 from holdfast.engine.lanes import Outlet
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.people import People
@@ -33,8 +31,6 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 1.5  # for what is queued to go out on the way down
 CLOSE_S = 1.0  # for channels to let go of their connections
-
-Restart = Callable[[Principal], Awaitable[None]]
 
 
 class Chatting(Value):
@@ -71,7 +67,7 @@ class Messenger:
         self._listening = anyio.CancelScope()
         self._heard = anyio.Event()  # set once nobody listens any more
         self._heard.set()
-        self.restart: Restart | None = None  # how the gateway is restarted, where it can be
+        self.control: Control | None = None  # of the process, where it can be restarted
         outlets = {
             name: Outlet(
                 c.channel,
@@ -82,15 +78,14 @@ class Messenger:
         self.outbox = Outbox(journal, sessions, clock, outlets, tasks)
 
         def converse(found: Chats, place: Place) -> Conversation:
-            restart = self.restart and partial(self.restart, place.by)
-            parts = conversation.Parts(gateway, journal, sessions, clock, model, restart)
+            parts = conversation.Parts(gateway, journal, sessions, clock, model, self.control)
             return Conversation(parts, found, place)
 
         parts = chats.Parts(
             gateway, journal, sessions, clock, addresses.hosts, having.commands, converse
         )
         self.chats = Chats(parts, having.channels)
-        self.people = People(self.chats, clock, audit, journal.undelivered)
+        self.people = People(self.chats, clock, audit, self.outbox.missed)
 
     @property
     def troubles(self) -> dict[str, str]:

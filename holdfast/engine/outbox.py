@@ -140,6 +140,12 @@ class Outbox:
             oldest_s=max(0.0, self._clock.now() - oldest),
         )
 
+    async def missed(self) -> list[Outbound]:
+        """All that waits, and of what was given up lately what somebody may miss."""
+        waiting = await self._journal.undelivered()
+        dead = await self._journal.deliveries(frozenset({Status.DEAD}), LISTED)
+        return [*waiting, *filter(_is_missed, dead)]
+
     async def listed(self, *, everything: bool = False) -> list[Outbound]:
         """What is not sent, newest first; of what was given up only what somebody may miss."""
         found = await self._journal.deliveries(_UNSENT, LISTED)

@@ -4,6 +4,7 @@ For the operator alone. Every decision is in the audit before it counts. Whoever
 told so in the chat where they asked, by the same append that lets them in.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
@@ -43,17 +44,17 @@ CONFLICT_S = 1.0
 
 _Found = TypeVar("_Found", PairingOffered, PairingConfirmed)
 
-Undelivered = Callable[[], Awaitable[Sequence[Outbound]]]
+Missed = Callable[[], Awaitable[Sequence[Outbound]]]
 
 
 class People:
     """Lets in and shuts out."""
 
-    def __init__(self, chats: Chats, clock: Clock, audit: Audit, undelivered: Undelivered) -> None:
+    def __init__(self, chats: Chats, clock: Clock, audit: Audit, missed: Missed) -> None:
         self._chats = chats
         self._clock = clock
         self._audit = audit
-        self._undelivered = undelivered
+        self._missed = missed
 
     async def look_up(self, by: Principal, code: str) -> Person:
         """Who was shown that code. A wrong one counts as such."""
@@ -102,17 +103,15 @@ class People:
     async def channels(self, by: Principal) -> Sequence[ChannelState]:
         """Every channel that is on."""
         check_admin(by)
-        waiting = await self._undelivered()
+        missed = Counter((o.queued.address.platform, o.now.status) for o in await self._missed())
         return [
             ChannelState(
                 name,
                 connected.channel.trouble,
                 abilities(connected.channel.capabilities),
-                sum(o.queued.address.platform == name for o in waiting),
-                sum(
-                    o.queued.address.platform == name and o.now.status is Status.HELD
-                    for o in waiting
-                ),
+                sum(missed[name, status] for status in Status),
+                missed[name, Status.HELD],
+                missed[name, Status.DEAD],
             )
             for name, connected in self._chats.channels.items()
         ]

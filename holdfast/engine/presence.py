@@ -61,6 +61,7 @@ class _Shown:
     over: bool = False
     text: str = ""  # what the message should say
     said: str = ""  # what it says
+    step: int = 0  # that it tells of
     telling: bool = False
     next_at: float = 0.0
 
@@ -116,7 +117,8 @@ class Presence:
             self._end(run_id)
         elif (channel := self._channels.get(address.platform)) is not None:
             shown = self._runs.get(run_id) or self._begin(run_id, channel, address)
-            if isinstance(fact, CallStarted) and now.origin.progress and now.parent is None:
+            wanted = now.origin.progress and now.parent is None
+            if isinstance(fact, CallStarted) and not fact.quiet and wanted:
                 self._progress(shown, now, fact)
 
     def _at_work(self, run_id: RunId) -> Run | None:
@@ -149,7 +151,7 @@ class Presence:
     def _progress(self, shown: _Shown, now: Run, started: CallStarted) -> None:
         if not shown.channel.capabilities.edits:
             return
-        shown.text = f"Working, step {now.steps}: {step(started)}"
+        shown.step, shown.text = now.steps, f"Working, step {now.steps}: {step(started)}"
         if now.steps == 1:
             shown.said = shown.text  # so says the message itself, which is queued with this fact
             shown.next_at = self._clock.now() + CHANGE_EVERY_S
@@ -166,17 +168,19 @@ class Presence:
                         await self._clock.sleep(wait_s)
                     continue
                 shown.next_at, shown.said = self._clock.now() + CHANGE_EVERY_S, shown.text
-                await self._change(shown)
+                await self._change(shown, shown.step)
         except Exception:
             log.exception("progress was not shown", extra={"run_id": shown.run_id})
         finally:
             shown.telling = False
 
-    async def _change(self, shown: _Shown) -> None:
+    async def _change(self, shown: _Shown, step: int) -> None:
         edit = await self._message_id(shown.message)
         if not edit or shown.over:
             return  # the message has yet to arrive, or its last words are on their way
-        message = Outgoing(shown.message, shown.address, shown.said, edit=edit)
+        # A name of its own: a receiver drops what it has had under the same one.
+        name = DeliveryId(f"{shown.message}.{step}")
+        message = Outgoing(name, shown.address, shown.said, edit=edit)
         done = self._changing[shown.message] = anyio.Event()
         try:
             answer = await carry(shown.channel, message, self._clock, CHANGE_S)

@@ -17,7 +17,7 @@ from holdfast.core.types import Fact, RunId, SessionId, SessionKey, Usage
 from holdfast.engine.live import Follower, Live
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.errors import Refused
-from holdfast.gateway import Batches, RunQuery, RunView
+from holdfast.gateway import Batches, RunQuery, RunView, Waiting
 from holdfast.journal.journal import Journal, RunFilter, RunRow
 
 PAGE = 500  # records a follower reads at once
@@ -43,7 +43,7 @@ class Reads:
         """The run as it stands; refused with `run_not_found` if it is not the caller's."""
         if (found := self._sessions.running(run_id)) is not None:
             held, now = found
-            if held.key.owner != by.owner:
+            if not by.sees(held.key.owner):
                 raise no_such_run(run_id)
             return view_of(held, now)
         row = await self._row(by, run_id)
@@ -60,21 +60,23 @@ class Reads:
         waits = row.status is run.Status.WAITING
         return await self._folded(row) if waits else await self._view(row)
 
-    async def approvals(self, by: Principal) -> Sequence[ApprovalRequested]:
-        """Everything of the caller's that waits for an approval, oldest first."""
+    async def approvals(self, by: Principal) -> Sequence[Waiting]:
+        """Everything the caller may see that waits for an approval, oldest first."""
         waiting = frozenset(s for s in run.Status if not s.final)
-        rows = await self._journal.runs(RunFilter(by.owner, waiting, None, APPROVALS, None))
-        found: list[ApprovalRequested] = []
+        rows = await self._journal.runs(RunFilter(by.scope, waiting, None, APPROVALS, None))
+        found: list[Waiting] = []
         for key in dict.fromkeys(row.key for row in rows):
             async with self._sessions.hold(key) as held:
                 if held is not None:
                     asked = held.session.approvals.values()
-                    found += [a.requested for a in asked if not a.status.final]
-        return sorted(found, key=lambda a: a.expires_at)
+                    found += [Waiting(key.owner, a.requested) for a in asked if not a.status.final]
+        return sorted(found, key=lambda waiting: waiting.asked.expires_at)
 
     async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
         """A page of runs, and whether there are more."""
-        wanted = RunFilter(by.owner, query.status, query.session_id, query.limit + 1, query.after)
+        # A session's id names it only together with its owner.
+        whose = by.scope if query.session_id is None else by.owner
+        wanted = RunFilter(whose, query.status, query.session_id, query.limit + 1, query.after)
         rows = await self._journal.runs(wanted)
         views = [await self._seen(row) for row in rows[: query.limit]]
         return views, len(rows) > query.limit
@@ -149,7 +151,7 @@ class Reads:
         if tail := self._live.tail(run_id):
             last = tail[-1]
             key = self._sessions.key_of(last.stream)
-            if key is not None and key.owner == by.owner:
+            if key is not None and by.sees(key.owner):
                 return last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
         row = await self._row(by, run_id)
         return row.stream, row.ended_seq
@@ -157,7 +159,7 @@ class Reads:
     async def _row(self, by: Principal, run_id: RunId) -> RunRow:
         await self._made(run_id)
         row = await self._journal.run(run_id)
-        if row is None or row.key.owner != by.owner:
+        if row is None or not by.sees(row.key.owner):
             raise no_such_run(run_id)
         return row
 
@@ -180,6 +182,7 @@ class Reads:
             usage=getattr(ending, "usage", Usage()),
             ending=ending,
             ended_seq=row.ended_seq,
+            owner=row.key.owner,
         )
 
 
@@ -205,6 +208,7 @@ def view_of(held: Held, now: Run) -> RunView:
         ending=None,
         ended_seq=None,
         question=_question(now),
+        owner=held.key.owner,
     )
 
 

@@ -173,8 +173,14 @@ class Runner:
             except Rejected as error:
                 await self._fail(held, now.id, "model_rejected", str(error))
             else:
-                self._say(held, now.id, _answered(now.id, turn, answer, self._model_of(now)))
+                self._take(held, now.id, _answered(now.id, turn, answer, self._model_of(now)))
             return
+
+    def _take(self, held: Held, run_id: RunId, answered: ModelAnswered) -> None:
+        """Keep the model's answer, but not for a run that is being stopped: nobody is told it."""
+        now = held.session.runs.get(run_id)
+        if now is None or not now.stop_reason:
+            self._say(held, run_id, answered)
 
     async def _stream(self, held: Held, run_id: RunId, turn: int, request: Request) -> Answer:
         text, thought = self._redactor.stream(), self._redactor.stream()

@@ -494,7 +494,7 @@ class Service(Reads):
 
     async def _unfinished(self, by: Principal, run_id: RunId) -> SessionKey:
         """The session of a run that has not ended."""
-        if (found := self._sessions.running(run_id)) is not None and found[0].key.owner == by.owner:
+        if (found := self._sessions.running(run_id)) is not None and by.sees(found[0].key.owner):
             key = found[0].key
         else:
             row = await self._row(by, run_id)

@@ -137,13 +137,16 @@ class Sessions:
             raise JournalUnavailable("the session was voided by a failed commit; load it again")
         now = self._clock.now()
         facts = tuple(map(self._redactor.cleaned, facts))
-        before, after = held.session, held.session
+        before, after, ended = held.session, held.session, list[Run]()
         for fact in facts:
+            last = after.ended
             after = session_machine.evolve(after, fact, now)
+            if after.ended is not None and after.ended is not last:
+                ended.append(after.ended)
         if self._split is not None:
             # What chats are to hear of it is queued with it: nothing can come between.
             facts += replies.messages(before, after, facts, self._split)
-        changed = _changed(before, after)
+        changed = [r for r in after.runs.values() if before.runs.get(r.id) is not r] + ended
         try:
             pending = self._journal.append(held.stream, held.head, now, facts, changed)
         except Conflict:
@@ -271,10 +274,3 @@ class Sessions:
             self.counts.subtract(r.status for r in held.session.runs.values())
         for index in (self._held, self._idle, self._by_stream, self._by_run):
             index.clear()
-
-
-def _changed(before: Session, after: Session) -> list[Run]:
-    changed = [r for r in after.runs.values() if before.runs.get(r.id) is not r]
-    if after.ended is not None and after.ended is not before.ended:
-        changed.append(after.ended)
-    return changed

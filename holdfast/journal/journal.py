@@ -74,7 +74,7 @@ class RunRow(Value):
 
 
 class RunFilter(Value):
-    owner: Owner
+    owner: Owner | None  # None: everybody's
     status: frozenset[Status]
     session_id: SessionId | None
     limit: int
@@ -159,7 +159,7 @@ class Journal(Protocol):
         ...
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
-        """Runs of one owner, newest first: run ids rise with time."""
+        """Runs of one owner or of all, newest first: run ids rise with time."""
         ...
 
     async def unfinished(self) -> list[RunRow]:

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from holdfast.core.events import ACTED_UPON, TERMINAL, Delta, Record
 from holdfast.core.run import Run
-from holdfast.core.types import Fact, SessionKey
+from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal import codec
 from holdfast.journal.batch import Batch, Growing
@@ -146,21 +146,20 @@ class SqliteJournal(SqliteReader):
         batch = self._batch
         batch.tails.pop(stream, None)
         batch.data += data
-        first, ended = seq + 1, None
+        first, ended = seq + 1, dict[RunId, int]()
         for fact in facts:
             seq += 1
             batch.entries.append(Record(stream, seq, at, fact))
             if type(fact) in ACTED_UPON:
                 batch.full = True
                 if isinstance(fact, TERMINAL):
-                    ended = seq
+                    ended[fact.run_id] = seq
         self._heads[stream] = seq
         key = batch.keys[stream] = self._keys[stream]
         for run in runs:
             known = batch.runs.get(run.id)
             begun = first_of(run.id, facts, first) if known is None else known[3]
-            end = ended if run.status.final else None
-            batch.runs[run.id] = run_row(run, key.owner, stream, begun, end)
+            batch.runs[run.id] = run_row(run, key.owner, stream, begun, ended.get(run.id))
         self._kick()
         return _Pending(batch, seq)
 

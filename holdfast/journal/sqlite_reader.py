@@ -131,8 +131,11 @@ class SqliteReader:
         return None if row is None else _run_row(row)
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
-        """Runs of one owner, newest first."""
-        where, parameters = ["r.owner = ?"], list[object]([query.owner])
+        """Runs of one owner or of all, newest first."""
+        where, parameters = ["1"], list[object]()
+        if query.owner is not None:
+            where.append("r.owner = ?")
+            parameters.append(query.owner)
         if query.session_id is not None:
             where.append("s.session_id = ?")
             parameters.append(query.session_id)
@@ -226,7 +229,9 @@ class SqliteReader:
     def _record(self, stream: int, row: tuple[Any, ...]) -> Record:
         seq, at, name, version, data, blob, run_id, call_id = row
         if (which := _DELTA_TYPES.get(name)) is not None:
-            return Record(stream, seq, codec.time_of(at), delta(which, run_id, version, call_id, data))
+            return Record(
+                stream, seq, codec.time_of(at), delta(which, run_id, version, call_id, data)
+            )
         if blob is not None:
             data = self._blobs.get(blob)
         return Record(stream, seq, codec.time_of(at), codec.decode(data, version))

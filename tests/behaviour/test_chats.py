@@ -129,8 +129,19 @@ async def test_what_was_said_while_it_was_down_is_answered_in_order(
 
 
 async def question_in(it: Bot, chat: Chat, text: str, user: int = 0) -> Json:
-    it.telegram.say(chat, command(text), user)
-    return await it.hears(chat, "May this run?")
+    said = it.telegram.say(chat, command(text), user)
+    question = await it.hears(chat, "May this run?")
+    assert question["reply_to_message"]["message_id"] == said["message_id"]
+    return question
+
+
+async def test_a_question_stays_to_be_read_with_its_answer(both: Bot) -> None:
+    chat = owners(both)
+    both.telegram.say(chat, 'tool:ask {"question": "Which?", "options": ["red", "blue"]}')
+    question = await both.hears(chat, "Which?")
+    both.telegram.click(question, both.buttons(question)["blue"])
+    await both.hears(chat, "the tool said: blue")
+    assert both.said(chat) == ["Which?\n\n→ blue", "the tool said: blue"]  # no word of progress
 
 
 @pytest.mark.promise("RUN-13")

@@ -142,6 +142,8 @@ async def test_unsupervised_a_restart_leaves_a_detached_successor(place: Place) 
         await read_until(first.stderr, "ready on")
         done = await place.holdfast("gateway", "restart")
         assert done.code == 0, done
+        last = await read_until(first.stderr, "log/gateway.log")
+        assert f"It goes on in the background, and says so in {place.home}/log/gateway.log" in last
         assert await first.wait() == 0
         pid = owner(place)
         assert pid != first.pid and os.getsid(pid) == pid

@@ -221,6 +221,25 @@ async def test_each_channel_is_shown_with_how_it_is_doing(place: Place, platform
     assert SECRET not in doctor.out + doctor.err + awake.out
 
 
+@pytest.mark.usefixtures("it")
+async def test_what_was_given_up_is_told_of_and_settings_are_shown_as_they_are_written(
+    place: Place, platform: Platform
+) -> None:
+    platform.then(webhook.Say(400))
+    platform.say("boss", "boss", "/help")
+    told = "  undelivered  1, 1 given up; see: holdfast outbox\n"
+    with anyio.fail_after(30):
+        while told not in (shown := await place.holdfast("channels")).out:
+            assert "undelivered" in shown.out, shown
+    doctor = await place.holdfast("doctor")
+    stuck = "! channel  webhook is heard; messages that wait for you: 1 given up\n"
+    assert stuck in doctor.out
+    assert "  see them: holdfast outbox\n" in doctor.out
+    users = '{ "boss" = ["admin"] }'
+    assert f"  channels.webhook.users = {users}  # {place.home}/config.toml\n" in doctor.out
+    assert users in (await place.holdfast("config")).out
+
+
 async def test_the_doctor_tells_what_keeps_a_channel_from_being_had(place: Place) -> None:
     place.configure("[channels.telegram]\npairing = false\n")
     missing = await place.holdfast("doctor")

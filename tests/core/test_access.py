@@ -16,6 +16,7 @@ from holdfast.core.access import (
     HOUR_S,
     OFFERS_PER_PLATFORM,
     OFFERS_PER_USER,
+    WORTH_S,
     Allowed,
     Cause,
     Denied,
@@ -31,6 +32,7 @@ from holdfast.core.access import (
     Rules,
     Source,
     Status,
+    StillGood,
     TooOften,
     UserRemoved,
     Verdict,
@@ -309,6 +311,24 @@ def test_a_crowd_gets_no_more_than_its_platforms_share() -> None:
     assert isinstance(refused, Denied)
     assert refused.cause is Cause.TOO_OFTEN
     code_for(both, Sender("discord", "ann"), 1.0)
+
+
+def test_a_code_that_reached_its_stranger_is_not_replaced_while_it_is_worth_something() -> None:
+    members = evolve(NOBODY, code_for(policy(), ANN, 0.0).fact, 0.0)
+
+    def again(who: Sender, now: float, *, shown: bool = True, of: Members = members) -> object:
+        return offer(policy(of), who, DIRECT, "", bytes(ENTROPY), now, shown=shown)
+
+    assert again(ANN, 1.0) == again(ANN, CODE_S - WORTH_S) == StillGood(CODE_S)
+    assert isinstance(again(ANN, CODE_S - WORTH_S + 1), Offer)
+    assert isinstance(again(ANN, 1.0, shown=False), Offer), "it is lost: they need another"
+    assert isinstance(again(ANN, -1.0), Offer), "the clock went back: nobody could use it"
+    assert isinstance(again(BOB, 1.0), Offer), "another stranger"
+    gone = evolve(members, UserRemoved(sender=ANN, by=OPERATOR), 1.0)
+    assert isinstance(again(ANN, 1.0, of=gone), Offer)
+    for now in (2.0, 3.0):
+        members = evolve(members, code_for(policy(members), ANN, now).fact, now)
+    assert isinstance(again(ANN, 4.0, of=members), Denied), "too many: not a word"
 
 
 def test_old_offers_and_old_failures_are_forgotten() -> None:

@@ -268,6 +268,22 @@ def test_who_asks_is_the_one_who_speaks_where_the_owner_is_a_chat_of_several() -
     assert intents.Principal(group, door, frozenset(), CHAT.sender.owner).who == "tg:9"
 
 
+def test_only_the_operator_at_their_own_door_sees_what_is_everybodys() -> None:
+    here = intents.Capabilities("cli", answerable=True, late=True)
+    away = intents.Capabilities("api_server", answerable=True, late=False)
+    admin, guest = frozenset({Role.ADMIN}), Owner("tg:9")
+    assert intents.Principal(OPERATOR, here, admin).scope is None
+    assert intents.Principal(OPERATOR, here, admin).sees(guest)
+    for less in (
+        intents.Principal(OPERATOR, here, frozenset(Role) - admin),
+        intents.Principal(OPERATOR, away, admin),
+        intents.Principal(Owner("tg:1"), here, admin),
+    ):
+        assert less.scope == less.owner
+        assert less.sees(less.owner)
+        assert not less.sees(guest)
+
+
 def test_every_intent_says_who_asks_and_all_but_new_words_name_their_run() -> None:
     for intent in get_args(intents.Intent):
         names = {f.name for f in fields(intent)}

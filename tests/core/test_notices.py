@@ -44,12 +44,15 @@ def test_every_busy_chat_and_thread_is_warned_once_and_the_home(
     found = warnings(busy, reason, Chats(home=HOME), "x")
     assert told(found) == [(p, "") for p in (chat("a"), chat("a", "t"), chat("b"), HOME)]
     assert all(head in f.text and tail in f.text and f.perishable for f in found)
+    assert ["Your task" in f.text for f in found] == [True, True, True, False]
+    assert "Tasks in other chats" in found[-1].text
     assert len({f.delivery_id for f in found}) == 4
 
 
 @pytest.mark.promise("STOP-15")
 def test_a_home_that_is_busy_is_warned_once() -> None:
-    assert told(warnings([HOME], Reason.SIGNAL, Chats(home=HOME), "x")) == [(HOME, "")]
+    (busy,) = warnings([HOME], Reason.SIGNAL, Chats(home=HOME), "x")
+    assert (told((busy,)), "Your task" in busy.text) == ([(HOME, "")], True)
     assert told(warnings([chat("a")], Reason.SIGNAL, Chats(), "x")) == [(chat("a"), "")]
 
 

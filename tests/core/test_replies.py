@@ -21,6 +21,7 @@ from holdfast.core.delivery import DeliveryQueued
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Proposal
 from holdfast.core.replies import (
+    ANSWER,
     STEP,
     SUPERSEDED,
     Answers,
@@ -30,6 +31,9 @@ from holdfast.core.replies import (
     messages,
     read_press,
     step,
+)
+from holdfast.core.replies import (
+    QUESTION as LONGEST,
 )
 from holdfast.core.run import (
     ModelAnswered,
@@ -89,8 +93,8 @@ def wants(*call_ids: CallId, turn: int = 1) -> ModelAnswered:
     return ModelAnswered(run_id=RUN, turn=turn, text="hm", calls=calls)
 
 
-def starts(preview: str = "", call_id: CallId = CALL) -> CallStarted:
-    return CallStarted(run_id=RUN, call_id=call_id, tool="terminal", preview=preview)
+def starts(preview: str = "", call_id: CallId = CALL, *, quiet: bool = False) -> CallStarted:
+    return CallStarted(run_id=RUN, call_id=call_id, tool="terminal", preview=preview, quiet=quiet)
 
 
 def settles(
@@ -260,6 +264,16 @@ def test_only_the_first_step_makes_a_message() -> None:
     assert change.text == "Given up after 2 steps."
 
 
+def test_a_call_that_shows_itself_is_no_step() -> None:
+    before = fold(wants(CALL, OTHER := CallId("other")), session=AT_WORK)
+    assert told(before, starts("Which?", quiet=True)) == []
+    asked = fold(starts("Which?", quiet=True), session=before)
+    first = only(told(asked, starts("make", OTHER)))
+    assert (first.delivery_id, first.text) == (f"pro_{RUN}", "Working: terminal: make")
+    alone = fold(settles(), settles(call_id=OTHER), session=asked)
+    assert [m.delivery_id for m in told(alone, FAILED)] == [f"out_{RUN}"]
+
+
 def test_a_stop_ends_the_message_that_shows_how_far_it_is() -> None:
     stopped = fold(StopAsked(run_id=RUN, reason="enough"), settles(), session=STARTED)
     change = only(told(stopped, CANCELLED))
@@ -312,12 +326,14 @@ def test_an_approval_is_asked_for_with_buttons_for_what_it_offers() -> None:
         address=SAID.place,
         text="**May this run?**\n```\nmake all\n```\n```\nIt builds.\n```",
         of_run=RUN,
+        reply_to="5",
         buttons=(
             ("Allow once", f"a:{REQUEST}:once"),
             ("Allow in this session", f"a:{REQUEST}:session"),
             ("Deny", f"a:{REQUEST}:deny"),
         ),
         hosts=("a.example", "b.example"),
+        verbatim=True,
     )
     less = only(told(AT_WORK, requested("make", Choice.ONCE, Choice.DENY)))
     assert [label for label, _ in less.buttons] == ["Allow once", "Deny"]
@@ -391,10 +407,11 @@ def test_a_question_has_a_button_for_each_option() -> None:
 @pytest.mark.parametrize(
     ("end", "text"),
     [
-        (settles("blue"), "Answered: blue"),
+        (settles("blue"), "Which?\n\n→ blue"),
         (settles("Not run: stopped.", Outcome.ABORTED), "No longer asked."),
         (settles("It failed.", Outcome.FAILED), "No longer asked."),
-        (settles("x" * 200), "Answered: " + "x" * 70 + "…"),
+        (settles("x" * ANSWER), "Which?\n\n→ " + "x" * ANSWER),
+        (settles("x" * (ANSWER + 1)), "Which?\n\n→ " + "x" * ANSWER + "…"),
     ],
 )
 def test_what_became_of_a_question_takes_its_place(end: Fact, text: str) -> None:
@@ -402,6 +419,12 @@ def test_what_became_of_a_question_takes_its_place(end: Fact, text: str) -> None
     assert (change.text, change.buttons, change.reply_to) == (text, (), "")
     assert change.edits == f"ask_{RUN}.{mark(CALL)}"
     assert change.delivery_id == f"ask_{RUN}.{mark(CALL)}.end"
+    assert change.hosts == ("a.example", "b.example")
+
+
+def test_a_long_question_is_cut_once_it_is_answered() -> None:
+    asked = fold(wants(CALL), starts(), parks("y" * (LONGEST + 1)), session=AT_WORK)
+    assert only(told(asked, settles("no"))).text == "y" * LONGEST + "…\n\n→ no"
 
 
 # Buttons.

@@ -4,12 +4,14 @@ First every situation meets every mode; then one or two people talk, in any mode
 start, ask, are cut, are stopped and fail.
 """
 
+import msgspec
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from typing_extensions import override
 
+from holdfast.core.address import Address, ChatType
 from holdfast.core.call import (
     CallAnswered,
     CallParked,
@@ -76,6 +78,7 @@ from holdfast.core.words import (
 
 ALICE, BOB, ROOT = Owner("tg:alice"), Owner("tg:bob"), Owner("tg:root")
 KEY = SessionKey(Owner("tg:group:7"), SessionId("s"))
+CHAT = Address(platform="tg", chat_type=ChatType.GROUP, chat="7", user="1")
 A, B, NEW = RunId("a"), RunId("b"), RunId("new")
 CALL, OTHER = CallId("call"), CallId("other")
 CAME = Came(channel="tg", external_id="41", cursor="41", message_id="5")
@@ -263,6 +266,28 @@ def test_the_run_behind_reads_them_where_there_is_one() -> None:
         StopAsked(run_id=A, reason=SUPERSEDED),
         InputAdmitted(input_id=InputId("in"), run_id=B, text="one\n\ntwo", mode=Mode.STEER),
     )
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "answers"),
+    [
+        (CHAT, CHAT, "9"),
+        (CHAT, msgspec.structs.replace(CHAT, user="2"), "9"),
+        (CHAT, msgspec.structs.replace(CHAT, thread="t"), "5"),
+        (CHAT, None, "5"),
+        (None, CHAT, "5"),
+    ],
+)
+def test_a_run_answers_the_newest_words_it_was_given_in_its_chat(
+    there: Address | None, here: Address | None, answers: str
+) -> None:
+    origin = Origin(works_for=ALICE, address=there, reply_to="5")
+    now = fold(said("one", A, "in"), RunQueued(run_id=A, input_id=InputId("in"), origin=origin))
+    words = said("two", NEW)
+    newer = Origin(works_for=ALICE, address=here, reply_to="9")
+    queued = RunQueued(run_id=NEW, input_id=words.input_id, origin=newer)
+    joined = fold(*admitted(now, Join(A), words, queued), session=now).runs[A]
+    assert (joined.origin.reply_to, joined.origin.address) == (answers, there)
 
 
 def test_words_wake_a_run_that_waits_for_its_user_and_a_suspended_session_begins_afresh() -> None:

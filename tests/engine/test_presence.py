@@ -125,6 +125,8 @@ async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_pa
         await desk.say("a", started(3, "git push"))
         await desk.passes(CHANGE_EVERY_S)
         assert (await chat.came(3)).text == "Working, step 4: terminal: git push"
+        names = [m.delivery_id for m in chat.sent]
+        assert names == [f"pro_{RUN}", f"pro_{RUN}.3", f"pro_{RUN}.4"], "none is dropped as known"
 
 
 async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) -> None:
@@ -144,6 +146,21 @@ async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) ->
         assert len(chat.sent) == 2
         desk.clock.advance(100.0)
         assert "step 3" in (await chat.came(3)).text
+
+
+async def test_a_call_that_shows_itself_is_no_step(tmp_path: Path) -> None:
+    chat = Chat()
+    async with sending(tmp_path, chat) as desk:
+        await begin(desk, chat, progress=True)
+        await desk.say("a", started(0, "one"), progress(chat))
+        await desk.become(f"pro_{RUN}", Status.SENT)
+        desk.clock.advance(CHANGE_EVERY_S)
+        asks = CallStarted(run_id=RUN, call_id=CALLS[1], tool="ask", preview="which?", quiet=True)
+        await desk.say("a", asks)
+        await turn(5)
+        assert len(chat.sent) == 1
+        await desk.say("a", started(2, "two"))
+        assert (await chat.came(2)).text == "Working, step 2: terminal: two"
 
 
 async def test_without_progress_or_edits_nothing_is_shown(tmp_path: Path) -> None:

@@ -194,7 +194,8 @@ async def test_a_restart_asked_for_twice_has_one_successor(tmp_path: Path) -> No
     successors: list[str] = []
     async with room(tmp_path) as it:
         watched = Supervision(by=Supervisor.NONE)
-        control = Control(it.service, watched, lambda: successors.append("one"))
+        fine = anyio.lowlevel.checkpoint
+        control = Control(it.service, watched, lambda: successors.append("one"), fine)
         await control.restart(workshop.ME)
         await control.restart(workshop.ME)
     assert successors == ["one"]

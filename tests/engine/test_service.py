@@ -1,8 +1,9 @@
 """The engine as a whole, over a real journal: what happens when things happen at once."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,31 @@ async def test_a_stop_around_the_end_of_a_run_never_touches_the_next(
             with seeded(seed):
                 await race.run(service, seed)
     assert race.outcomes == {Status.CANCELLED, Status.COMPLETED}  # it was around the end
+
+
+async def test_an_answer_that_comes_while_a_stop_is_written_down_was_never_given(
+    tmp_path: Path,
+) -> None:
+    """Nobody is shown it: so the model must not believe that it has said that."""
+    model = Told()
+    async with serving(tmp_path, model) as service:
+        first = await submit(service, "A", "s")
+        asked = await model.asked(1)
+        async with anyio.create_task_group() as tasks:
+            with closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")  # until it is closed nothing can be written
+                tasks.start_soon(stop, service, first)
+                with anyio.fail_after(PATIENCE_S):
+                    while not (await service.run(ME, first)).stopping:
+                        await anyio.lowlevel.checkpoint()
+                asked.answer("too late")
+                await turn(20)
+        assert (await finished(service, first)).status is Status.CANCELLED
+        second = await submit(service, "B", "s")
+        again = await model.asked(2)
+        assert again.messages == [User("A"), User("B")]
+        again.answer("both")
+        assert (await finished(service, second)).status is Status.COMPLETED
 
 
 @pytest.mark.promise("RUN-23")

@@ -29,7 +29,7 @@ from holdfast.core.run import (
     Status,
     StopAsked,
 )
-from holdfast.core.session import Session, SessionOpened, SessionReset, SessionSuspended
+from holdfast.core.session import Session, SessionOpened, SessionReset, SessionSuspended, stop
 from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
 from holdfast.engine.sessions import KEEP_IDLE, Held, Sessions
 from holdfast.errors import IllegalTransition, JournalUnavailable
@@ -170,6 +170,26 @@ async def test_a_session_that_is_loaded_is_the_one_that_was_in_memory_after_ever
     async with journaled(tmp_path) as journal:  # and from the file alone
         async with Sessions(journal, clock).hold(KEY) as cold:
             assert cold is not None and known(cold) == known(held)
+
+
+async def test_of_runs_that_end_together_none_is_left_unfinished(tmp_path: Path) -> None:
+    """As when a chat is stopped with several messages in its queue."""
+    names = ("a", "b", "c")
+    async with journaled(tmp_path) as journal:
+        live = Sessions(journal, ManualClock())
+        held = live.create(KEY)
+        live.append(held, opened(), *(f for name in names for f in queued(name)))
+        stopped = [f for name in names for f in stop(held.session, RunId(name), "enough")]
+        await live.append(held, *stopped).wait()
+        assert not held.session.runs and not live.counts[Status.QUEUED]
+        assert all(live.running(RunId(name)) is None for name in names)
+        assert await journal.unfinished() == []
+        rows = [await journal.run(RunId(name)) for name in names]
+        assert [(r.status, r.ended_seq) for r in rows if r] == [
+            (Status.CANCELLED, 10),
+            (Status.CANCELLED, 13),
+            (Status.CANCELLED, 16),
+        ]
 
 
 async def test_text_that_was_streamed_and_not_answered_is_known_after_loading(

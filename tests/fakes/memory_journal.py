@@ -96,12 +96,12 @@ class MemoryReader:
         return self._disk.runs.get(run_id)
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
-        """Runs of one owner, newest first."""
+        """Runs of one owner or of all, newest first."""
         await self._turn()
         found = [
             row
             for run_id, row in sorted(self._disk.runs.items(), reverse=True)
-            if row.key.owner == query.owner
+            if query.owner in (None, row.key.owner)
             and (not query.status or row.status in query.status)
             and query.session_id in (None, row.key.session_id)
             and (query.after is None or run_id < query.after)
@@ -215,9 +215,8 @@ class MemoryJournal(MemoryReader):
         return _Pending(batch, self._heads[stream])
 
     def _row(self, run: Run, stream: int, facts: Sequence[Fact], first: int) -> RunRow:
-        ended = None
-        if run.status.final:
-            ended = next(n for n, f in enumerate(facts, first) if isinstance(f, TERMINAL))
+        ends = (n for n, f in enumerate(facts, first) if isinstance(f, TERMINAL))
+        ended = next((n for n in ends if run_of(facts[n - first]) == run.id), None)
         places = [self._batch, self._inflight, self._disk]  # the newest knows best
         known = next((p.runs[run.id] for p in places if p and run.id in p.runs), None)
         return RunRow(

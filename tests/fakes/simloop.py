@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 
 import anyio
 import pytest
+from anyio._backends import _asyncio
 from typing_extensions import override
 
 T = TypeVar("T")
@@ -133,6 +134,19 @@ class SimLoop(asyncio.SelectorEventLoop):
                 woken.set_result(None)
 
 
+class _InOrder(dict[T, None]):
+    """A set that is gone through in the order it was filled."""
+
+    def add(self, one: T) -> None:
+        self[one] = None
+
+    def remove(self, one: T) -> None:
+        del self[one]
+
+    def discard(self, one: T) -> None:
+        self.pop(one, None)
+
+
 class SimClock:
     """The engine's clock, on the loop's time."""
 
@@ -177,6 +191,7 @@ def _no_accidents(chance: Random) -> Iterator[None]:
     gc.disable()  # when it collects, and with that when a dropped generator closes, is chance
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "_sysrand", chance)  # where tokens come from
+        patch.setattr(_asyncio, "set", _InOrder, raising=False)  # of tasks that are cancelled
         patch.setattr(threading.Thread, "start", _no_thread)
         try:
             yield

@@ -299,6 +299,17 @@ class JournalSuite:
         assert await journal.open_runs(row.stream) == []
         assert await journal.unfinished() == []
 
+    async def test_of_runs_that_end_together_each_has_its_own_end(self, journal: Journal) -> None:
+        row = await accept(journal)
+        other = RunId("run_2")
+        facts, run = finished(machine.queue(queued(), 1.0), 2.0)
+        more, second = finished(machine.queue(queued(other), 1.0), 2.0)
+        both = (*facts, admitted(other), queued(other), *more)
+        await journal.append(row.stream, 3, 2.0, both, [run, second]).wait()
+        found = [await journal.run(RUN), await journal.run(other)]
+        assert [(f.first_seq, f.ended_seq) for f in found if f] == [(2, 7), (8, 13)]
+        assert await journal.unfinished() == []
+
     async def test_sessions_with_open_children_are_found_also_when_idle(
         self, journal: Journal
     ) -> None:
@@ -333,6 +344,9 @@ class JournalSuite:
 
         assert await ids() == ["run_4", "run_3", "run_2", "run_1", "run_0"]
         assert await ids(limit=2) == ["run_4", "run_3"]
+        await accept(journal, SessionKey(Owner("other"), SessionId("s")), RunId("run_5"))
+        assert await ids(limit=2) == ["run_4", "run_3"]
+        assert await ids(limit=2, owner=None) == ["run_5", "run_4"]
         assert await ids(after=RunId("run_3"), limit=2) == ["run_2", "run_1"]
         assert await ids(session_id=SessionId("s1n3")) == ["run_3"]
         assert await ids(status=frozenset({Status.COMPLETED})) == []

@@ -8,25 +8,28 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from typing_extensions import override
 
 from tests.fakes.simloop import SimLoop, simulate
 from tests.sim.world import World
 
+W = TypeVar("W", bound=World)
+
 DEFAULT = 60
 CHUNK = 30  # seeds of one test: it has a time limit, and others can run beside it
 
 
-def chunks() -> list[range]:
+def chunks(default: int = DEFAULT) -> list[range]:
     """The seeds, in tests of some."""
     if one := os.environ.get("HOLDFAST_SIM_SEED"):
         return [range(int(one), int(one) + 1)]
-    count = int(os.environ.get("HOLDFAST_SIM_SEEDS", DEFAULT))
+    count = int(os.environ.get("HOLDFAST_SIM_SEEDS", default))
     return [range(n, min(n + CHUNK, count)) for n in range(0, count, CHUNK)]
 
 
-def play(seed: int, story: Callable[[SimLoop, int], Awaitable[World]]) -> World:
+def play(seed: int, story: Callable[[SimLoop, int], Awaitable[W]]) -> W:
     """Live through the story under that seed. A failure says which it was."""
     with _named(seed), _no_errors() as errors:
         world = simulate(seed, lambda loop: story(loop, seed))

@@ -134,12 +134,16 @@ class World:
             await self.clock.sleep(1.0)
         return True
 
+    def make(self, number: int) -> "Process":
+        """The process with that number."""
+        return Process(self, number)
+
     async def supervise(self) -> None:
         """One process after the other, for ever."""
         while True:
             number = len(self.lives)
             death = self._deaths[number] if number < len(self._deaths) else None
-            process = Process(self, number)
+            process = self.make(number)
             self.lives.append(process)
             if death is not None:
                 self.loop.after_turns(death.turns, lambda p=process, d=death: p.end(d))  # type: ignore[misc]

@@ -71,6 +71,7 @@ _STATUS = {
     "session_suspended": 409,
     "delivery_not_waiting": 409,
     "idempotency_key_conflict": 409,
+    "misconfigured": 409,
     "body_too_large": 413,
     "unsupported_media_type": 415,
     "queue_full": 429,

@@ -145,13 +145,14 @@ class Routes:
 
     async def list_approvals(self, request: web.Request) -> web.Response:
         waiting = await self._gateway.approvals(self._by)
-        data = [wire.approval_object(a) for a in waiting]
+        data = [wire.approval_object(w.asked) | wire.owner_fields(w.owner) for w in waiting]
         return json_response({"object": "list", "data": data, "has_more": False})
 
     async def answer_approval(self, request: web.Request) -> web.Response:
         request_id = request.match_info["request_id"]
         body = bodies.decode(await self._read(request), ApprovalRequest)
-        for asked in await self._gateway.approvals(self._by):
+        for waiting in await self._gateway.approvals(self._by):
+            asked = waiting.asked
             if asked.request_id == request_id:
                 return await self._respond(asked.run_id, body, asked.request_id)
         raise Refused("approval_not_pending", "Nothing waits under that id.")

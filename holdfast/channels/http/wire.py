@@ -26,7 +26,7 @@ from holdfast.core.run import (
     RunStarted,
     Status,
 )
-from holdfast.core.types import Fact, Usage, kind
+from holdfast.core.types import OPERATOR, Fact, Owner, Usage, kind
 from holdfast.gateway import RunView
 
 STREAM_CLOSED = b": stream closed\n\n"
@@ -104,7 +104,12 @@ def run_object(view: RunView) -> dict[str, object]:
         body["question"] = question_object(view.question)
     if view.approval is not None:
         body["approval"] = approval_object(view.approval)
-    return body
+    return body | owner_fields(view.owner)
+
+
+def owner_fields(owner: Owner) -> dict[str, object]:
+    """Whose something is, at the only door that shows what is not the operator's."""
+    return {} if owner == OPERATOR else {"owner": owner}
 
 
 def _last_event(view: RunView) -> str | None:
