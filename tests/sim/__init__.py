@@ -2,7 +2,8 @@
 
 `simloop` (tests/fakes) is time and order, `memory_disk` and `memory_journal` what survives a kill,
 `world` the gateway's lives one after the other, `parrot` the model, `people` whoever is outside,
-`stories` what happens, `seeds` which are tried.
+`stories` what happens, `seeds` which are tried. Chats have their own of each: `chat_world`,
+`platforms`, `listener`, `chats` and `chat_stories`.
 
     HOLDFAST_SIM_SEEDS=10000 pytest tests/sim -n 2     that many, not the few of `make test`
     HOLDFAST_SIM_SEED=4711 pytest tests/sim/test_week.py     one again, as its failure says
