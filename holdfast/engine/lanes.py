@@ -118,8 +118,8 @@ class Lanes:
         self.repeated = 0  # copies of what may have arrived before
 
     def __len__(self) -> int:
-        """How many have something to do."""
-        return len(self._lanes)
+        """How many are at work."""
+        return sum(not lane.ended.is_set() for lane in self._lanes.values())
 
     @property
     def closing(self) -> bool:

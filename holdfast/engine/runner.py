@@ -82,6 +82,8 @@ class Runner:
                         return
                     drive.run_id = now.id
                     if not await self._perform(held, now):
+                        if held.said is not None:
+                            await held.said.wait()  # else nobody would miss what was not written
                         return
             except Cut:
                 return

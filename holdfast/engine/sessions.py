@@ -54,7 +54,17 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
 class Held:
     """One session in memory."""
 
-    __slots__ = ("head", "last_at", "partial", "pins", "session", "stream", "transcript", "void")
+    __slots__ = (
+        "head",
+        "last_at",
+        "partial",
+        "pins",
+        "said",
+        "session",
+        "stream",
+        "transcript",
+        "void",
+    )
 
     def __init__(self, session: Session, stream: int, head: int, last_at: float) -> None:
         self.session = session
@@ -64,6 +74,7 @@ class Held:
         self.transcript = Transcript()
         self.partial = 0  # the turn whose text has been streamed but not answered
         self.pins = 0
+        self.said: Pending | None = None  # what was appended last
         self.void = False
 
     @property
@@ -152,7 +163,7 @@ class Sessions:
         except Conflict:
             self._discard(held)  # whoever comes next folds it again
             raise
-        held.session, held.head, held.last_at = after, pending.seq, now
+        held.session, held.head, held.last_at, held.said = after, pending.seq, now, pending
         for fact in facts:
             held.transcript.add(fact)
             if isinstance(fact, ModelAnswered | MessageVoided):
@@ -242,6 +253,7 @@ class Sessions:
             self._idle.pop(held.key, None)
             return
         self._idle[held.key] = None
+        held.said = None
         while len(self._idle) > KEEP_IDLE:
             self._drop(self._held[self._idle.popitem(last=False)[0]])
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.approval import Level, Posture, Role
+from holdfast.core.approval import Choice, Level, Posture, Role
 from holdfast.core.call import CallSettled, OnCrash, Outcome
 from holdfast.core.events import MessageDelta, Record
 from holdfast.core.inbox import InputAdmitted, InputPromoted
@@ -33,10 +33,12 @@ from holdfast.core.run import (
     Status,
 )
 from holdfast.core.types import Fact, RunId, SessionId
+from holdfast.engine.recover import TRY_AGAIN_S
 from holdfast.engine.service import PROBE_AGAIN_S, Service
 from holdfast.errors import Overflow, Refused, Rejected, ToolFailed, Transient
 from holdfast.models.model import Answer, Piece, Request, Text
-from holdfast.tools.tool import Context, Done, Effect, Tool, free
+from holdfast.tools.tool import Context, Done, Effect, Permission, Question, Tool, free
+from tests.engine import workshop
 from tests.engine.loop import ShuffledLoop
 from tests.engine.workshop import (
     ME,
@@ -54,6 +56,8 @@ from tests.engine.workshop import (
 )
 from tests.fakes.clock import ManualClock
 from tests.fakes.hands import IdleHands
+from tests.fakes.memory_disk import Disk
+from tests.fakes.memory_journal import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -214,6 +218,37 @@ async def test_an_answer_that_comes_while_a_stop_is_written_down_was_never_given
         assert again.messages == [User("A"), User("B")]
         again.answer("both")
         assert (await finished(service, second)).status is Status.COMPLETED
+
+
+async def _ask_first(context: Context, arguments: Nothing) -> Permission:
+    return Question("act", "acts", "hash", (Choice.ONCE, Choice.DENY))
+
+
+@pytest.mark.fault("F-30")
+async def test_a_run_whose_question_could_not_be_written_down_goes_on_by_itself(
+    tmp_path: Path,
+) -> None:
+    """Nothing is left to do but wait for an answer, and nobody was ever asked."""
+    disk, clock, model = Disk(), ManualClock(), Told()
+    journal, failed = MemoryJournal(disk), anyio.Event()
+    journal.on_failure(failed.set)
+    asking = Tool(
+        "act", "Act.", Nothing, Effect.ACT, OnCrash.UNKNOWN, 60, _act, lambda _: "", _ask_first
+    )
+    made_of = workshop.parts(tmp_path, journal, model, [asking], clock)
+    async with workshop.running(made_of) as service:
+        await submit(service, "A", "s")
+        asked = await model.asked(1)
+        disk.full = True
+        asked.answer("", call("act"))
+        with anyio.fail_after(PATIENCE_S):
+            await failed.wait()
+            disk.full = False
+            await clock.due_within(TRY_AGAIN_S)
+        clock.advance(TRY_AGAIN_S)
+        again = await model.asked(2)
+        assert isinstance(again.messages[-1], User)
+        await journal.aclose()
 
 
 @pytest.mark.promise("RUN-23")

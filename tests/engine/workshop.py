@@ -27,6 +27,7 @@ from holdfast.engine.service import Parts, Service
 from holdfast.gateway import RunView
 from holdfast.journal.audit import Entry
 from holdfast.journal.blobs import Blobs
+from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.models.model import Answer, Model, Piece, Reasoning, Request, Text
 from holdfast.tools.tool import Hands, Tool
@@ -169,7 +170,7 @@ async def journaled(directory: Path, *, max_pages: int = 0) -> AsyncIterator[Sql
 
 def parts(
     directory: Path,
-    journal: SqliteJournal,
+    journal: Journal,
     model: Model,
     tools: Sequence[Tool[Any]] = (),
     clock: Clock | None = None,
