@@ -128,6 +128,8 @@ class Lanes:
 
     def add(self, message: Message) -> None:
         """Send it, behind what is to be said there before."""
+        if self._tasks.cancel_scope.cancel_called:
+            return  # we are cut: nobody would end what begins now; the next start finds it
         self.messages[message.now.id] = message
         place = message.queued.address.place.key
         if (lane := self._lanes.get(place)) is None:

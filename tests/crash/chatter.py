@@ -282,14 +282,14 @@ def config(telegram: Telegram, platform: Platform, chats: int) -> str:
 [channels.telegram]
 base_url = "{telegram.address}"
 poll_s = 5
-answer_s = 1.5
+answer_s = 3
 busy = "queue"
 users = {{ {here} }}
 chats = ["dm", "group"]
 
 [channels.webhook]
 url = "{platform.url}"
-answer_s = 1.5
+answer_s = 3
 busy = "queue"
 users = {{ {there} }}
 """

@@ -23,7 +23,8 @@ from holdfast.core.approval import ApprovalRequested, Choice, Role
 from holdfast.core.call import OnCrash
 from holdfast.core.chats import UpdateTaken
 from holdfast.core.child import ChildBegun
-from holdfast.core.delivery import DeliveryQueued, OnAmbiguous
+from holdfast.core.delivery import DeliveryQueued, OnAmbiguous, Policy
+from holdfast.core.events import Record
 from holdfast.core.inbox import Mode
 from holdfast.core.lifecycle import Supervisor
 from holdfast.core.rules import Host
@@ -43,8 +44,11 @@ from holdfast.core.types import (
     Usage,
 )
 from holdfast.engine.chats import Chats, Connected
+from holdfast.engine.lanes import Outlet
 from holdfast.engine.messenger import Chatting
+from holdfast.engine.outbox import Outbox
 from holdfast.engine.service import Service
+from holdfast.engine.sessions import Sessions
 from holdfast.errors import JournalUnavailable, Transient
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.tools.tool import Context, Done, Effect, Outcome, Permission, Question, Tool, free
@@ -348,3 +352,17 @@ def test_what_is_said_about_a_command_is_shown_as_it_is(words: str) -> None:
     part = render.telegram(shown.text, named_hosts=())
     assert part is not None
     assert part.html.endswith(f"<pre>{escape(about)}</pre>")
+
+
+@pytest.mark.promise("LATE-09")
+async def test_nothing_begins_to_be_carried_once_the_process_is_cut(tmp_path: Path) -> None:
+    platform, clock = Chat(), ManualClock()
+    policy = Policy(idempotent=False, on_ambiguous=OnAmbiguous.RESEND_MARKED)
+    late = DeliveryQueued(delivery_id=DeliveryId("d1"), address=platform.address("1"), text="late")
+    async with workshop.journaled(tmp_path) as journal, anyio.create_task_group() as tasks:
+        sessions = Sessions(journal, clock)
+        outbox = Outbox(journal, sessions, clock, {"chat": Outlet(platform, policy)}, tasks)
+        await outbox.start()
+        tasks.cancel_scope.cancel()
+        outbox.committed((Record(1, 1, clock.now(), late),))
+        assert outbox.counts().lanes == 0

@@ -45,6 +45,7 @@ async def chats(loop: SimLoop, seed: int) -> ChatWorld:
         mode, acts = draw_acts(random, setting.busy, span, len(deaths) + 1)
         people.append(Talker(world, platform, chat, mode, acts))
     if random.random() < 0.3:
+        del deaths[2:]  # an end that cannot be written down is one more crash
         after = random.random() * min(span, 60.0)
         people.append(Outage(world, after, random.choice((0.01, 1.0, 30.0))))
     if random.random() < 0.3:
