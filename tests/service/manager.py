@@ -9,9 +9,12 @@ its sockets, are the test's; `systemctl` reaches it from outside.
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 
@@ -19,7 +22,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from tests.fakes.supervisor import Ear, ear
+from tests.fakes.supervisor import ear
 
 WAIT_S = 30.0
 ANSWER_S, ASKED_AGAIN = 15.0, 3
@@ -99,36 +102,16 @@ async def user_manager(directory: Path, environ: Mapping[str, str]) -> AsyncIter
             stdout=None,
             stderr=None,
         )
-        if not await _comes_up(process, heard):
-            await _end(process)
-            pytest.skip("needs a user manager that comes up: systemd does not here")
         systemd = Systemd(variables)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(systemd.listen, said)
             try:
+                await heard.hears("READY=1")
                 yield systemd
             finally:
                 with anyio.CancelScope(shield=True):
                     await _end(process)
             tasks.cancel_scope.cancel()
-
-
-async def _comes_up(process: anyio.abc.Process, heard: Ear) -> bool:
-    """Whether it says that it is ready, before it ends and in good time."""
-    ready = False
-    with anyio.move_on_after(WAIT_S):
-        async with anyio.create_task_group() as either:
-
-            async def hear() -> None:
-                nonlocal ready
-                while not ready:
-                    ready = "READY=1" in await heard.message()
-                either.cancel_scope.cancel()
-
-            either.start_soon(hear)
-            await process.wait()
-            either.cancel_scope.cancel()
-    return ready
 
 
 async def _end(process: anyio.abc.Process) -> None:
@@ -194,3 +177,36 @@ def skip_without() -> None:
     tried = subprocess.run((*_NAMESPACES, "true"), capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"needs namespaces of one's own: {tried.stderr.strip()}")
+    if not _comes_up():
+        pytest.skip("needs a user manager that comes up: systemd does not here")
+
+
+@cache
+def _comes_up() -> bool:
+    """Whether one says that it is ready, tried once. In a group nothing can be skipped any more."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        _group() as group,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard,
+    ):
+        heard.bind(f"{name}/n")
+        heard.settimeout(1.0)
+        paths = {"HOME": name, "XDG_RUNTIME_DIR": name, "NOTIFY_SOCKET": f"{name}/n"}
+        process = subprocess.Popen(
+            ("sh", "-c", _ENTER, "sh", str(group), *_NAMESPACES, "sh", "-ec", _BEGIN),
+            env={"PATH": os.environ["PATH"], **paths},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            for _ in range(int(WAIT_S)):
+                with suppress(TimeoutError):
+                    if b"READY=1" in heard.recv(65536):
+                        return True
+                if process.poll() is not None:
+                    break
+        finally:
+            process.terminate()
+            process.wait(WAIT_S)
+    return False
