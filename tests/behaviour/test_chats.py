@@ -11,6 +11,7 @@ import pytest
 from holdfast.config import LAUNCHD_LABEL
 from tests.behaviour.chats import GUEST, OWNER, STRANGER, Bot, bot
 from tests.behaviour.hands import carrying, command, running
+from tests.fakes.gateway import files
 from tests.fakes.model_server import ModelServer
 from tests.fakes.model_server import say as model_says
 from tests.fakes.telegram import Chat, Hold, Json, Reset, TooMany
@@ -91,9 +92,8 @@ async def test_a_stranger_is_not_heard_and_is_shown_a_code_only_alone(
     assert both.said(group) == []
     assert not model.requests
     code = shown["text"].split("holdfast pair ")[1].strip("`").strip()
-    for path in both.gateway.home.rglob("*"):
-        if path.is_file():
-            assert code.encode() not in path.read_bytes(), path
+    for path, data in files(both.gateway.home):
+        assert code.encode() not in data, path
 
 
 @pytest.mark.fault("F-08")

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.fakes.gateway import KEY, GatewayProcess, gateway
+from tests.fakes.gateway import KEY, GatewayProcess, files, gateway
 from tests.fakes.model_server import (
     DONE,
     Abort,
@@ -95,9 +95,9 @@ class Stage:
 
     def _files(self) -> Iterator[tuple[str, bytes]]:
         mine = {"config.toml", "api_key"}  # where secrets are kept on purpose
-        for path in sorted(self.it.home.rglob("*")):
-            if path.is_file() and path.name not in mine:
-                yield path.name, path.read_bytes().strip(b"\0")  # the ballast is empty
+        for path, data in files(self.it.home):
+            if path.name not in mine:
+                yield path.name, data.strip(b"\0")  # the ballast is empty
 
     def _search(self, places: Iterable[tuple[str, bytes]]) -> None:
         found = {
