@@ -20,6 +20,7 @@ from holdfast.core.types import CallId, DeliveryId, Fact, RequestId, RunId, Valu
 Split = Callable[[str, str], Sequence[str]]  # a platform and a text: the messages it takes
 
 SUPERSEDED = "superseded"  # the reason of a run that made way for newer words
+UNREAD = "\n\nIt had not read all you said. Say again what still matters."
 STEP = 80  # characters of a call that are shown
 QUESTION, ANSWER = 700, 300  # characters of each that stay, once it is answered
 
@@ -99,7 +100,7 @@ def _told(
             answer = _message(found, f"out_{found.id}", text, hosts, split, reply=True)
             return [*_progress_ends(found, "Done"), *answer]
         case run.RunFailed(error=error) if found.parent is None:
-            text = f"This did not work: {error}"
+            text = f"This did not work: {error}{UNREAD if found.unread else ''}"
             answer = _message(found, f"out_{found.id}", text, hosts, split, reply=True)
             return [*_progress_ends(found, "Given up"), *answer]
         case run.RunCancelled():

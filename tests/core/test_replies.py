@@ -18,12 +18,13 @@ from holdfast.core.approval import (
 )
 from holdfast.core.call import CallAsked, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.delivery import DeliveryQueued
-from holdfast.core.inbox import InputAdmitted, InputPromoted
+from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Proposal
 from holdfast.core.replies import (
     ANSWER,
     STEP,
     SUPERSEDED,
+    UNREAD,
     Answers,
     Chooses,
     Split,
@@ -179,6 +180,12 @@ def test_a_run_that_failed_says_why() -> None:
     failed = only(told(AT_WORK, FAILED))
     assert failed.text == "This did not work: The model is away."
     assert (failed.delivery_id, failed.reply_to) == (f"out_{RUN}", "5")
+
+
+def test_a_run_that_failed_with_words_unread_says_so() -> None:
+    words = InputAdmitted(input_id=InputId("more"), run_id=RUN, text="and this", mode=Mode.STEER)
+    failed = only(told(fold(words, session=AT_WORK), FAILED))
+    assert failed.text == f"This did not work: The model is away.{UNREAD}"
 
 
 def test_a_run_that_was_stopped_says_nothing() -> None:
