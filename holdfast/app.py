@@ -313,7 +313,9 @@ class _Process(Value):
 
 async def _serve(process: _Process) -> int:
     config = process.config
-    chatting = Chatting(connect(config, SystemClock()), plugins.find_commands(config.plugins))
+    channels = connect(config, SystemClock())
+    commands = plugins.find_commands(config.plugins) if channels else {}  # nobody else needs them
+    chatting = Chatting(channels, commands)
     async with _engine(config, chatting) as (service, journal):
         if not await service.boots(process.start):
             say("Left down: the operator has stopped it. To start it: holdfast gateway start")

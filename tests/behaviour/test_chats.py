@@ -53,7 +53,6 @@ async def test_words_are_answered_as_a_reply(both: Bot) -> None:
     assert "evil.example" in answer["text"]  # named by the user: left as it is
     sent = both.telegram.made("sendMessage")[0].params
     assert sent["link_preview_options"]["is_disabled"]
-    assert both.telegram.actions  # somebody was seen typing
 
 
 async def test_a_conversation_goes_on_in_its_session(both: Bot, model: ModelServer) -> None:
@@ -218,6 +217,7 @@ async def test_words_steer_what_is_at_work_in_steer_mode(both: Bot, model: Model
     await both.hears(chat, "New words")
     both.telegram.say(chat, "slow:1 first")
     await model.asked(1)
+    await both.until(lambda: both.telegram.actions)  # somebody is seen typing
     both.telegram.say(chat, "say:steered")
     await both.hears(chat, "steered")
     assert len(model.requests) == 2
