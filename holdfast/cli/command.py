@@ -125,27 +125,39 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
+    _add_sessions(commands)
+    _add_approvals(commands)
+    _add_outbox(commands)
+    chat_commands.add(commands)
+    _add_sandbox(commands)
+    _add_audit(commands)
+    return top
+
+
+def _add_sessions(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     sessions = _described(
         commands, "sessions", "what cut their work; mark or unmark one", about.SESSIONS
     )
     words = ["list", "mark", "unmark", "release"]
     sessions.add_argument("what", nargs="?", choices=words, default="list")
     sessions.add_argument("session_id", nargs="?", metavar="ID", type=_some_text)
-    sessions.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    sessions.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="for programs"
+    )
     sessions.set_defaults(handler="holdfast.cli.sessions", parser=sessions)
-    _add_approvals(commands)
-    _add_outbox(commands)
-    chat_commands.add(commands)
-    _add_sandbox(commands)
+
+
+def _add_audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     audit = _described(
         commands, "audit", "who allowed what, and whether that is all of it", about.AUDIT
     )
     audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
     audit.add_argument("--run", metavar="RUN", help="only what concerns this run")
     audit.add_argument("--last", metavar="N", type=int, default=50, help="how many (default 50)")
-    audit.add_argument("--json", action="store_true", default=unsaid, help="for programs")
+    audit.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="for programs"
+    )
     audit.set_defaults(handler="holdfast.cli.audit", parser=audit)
-    return top
 
 
 def _add_gateway(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -65,9 +65,10 @@ class SendDeferred(Fact, tag="delivery.retry"):
     due_at: float
 
 
-class SendDoubted(Fact, tag="delivery.ambiguous"):
+class SendDoubted(Fact, tag="delivery.ambiguous", omit_defaults=True):
     delivery_id: DeliveryId
     reason: str
+    due_at: float = 0.0  # no copy before that
 
 
 class SendHeld(Fact, tag="delivery.held"):
@@ -133,6 +134,7 @@ class Delivery(msgspec.Struct, frozen=True):
     status: Status = Status.PENDING
     attempts: int = 0
     repeated: bool = False  # the platform may already have a copy
+    doubts: int = 0  # so often nobody knew whether it had arrived, since a person had a look
     due_at: float = 0.0
     external_id: str = ""  # the platform's name for it
     reason: str = ""  # of the last trouble
@@ -153,10 +155,11 @@ def evolve(delivery: Delivery, event: Event) -> Delivery:
             return replace(delivery, status=status, external_id=external_id, reason="")
         case SendDeferred(due_at=due_at, reason=reason):
             return replace(delivery, status=status, due_at=due_at, reason=reason)
-        case SendDoubted(reason=reason):
-            return replace(delivery, status=status, repeated=True, reason=reason)
+        case SendDoubted(due_at=due_at, reason=reason):
+            known = replace(delivery, status=status, due_at=due_at, reason=reason)
+            return replace(known, repeated=True, doubts=delivery.doubts + 1)
         case SendReleased(at=at):
-            return replace(delivery, status=status, attempts=0, queued_at=at)
+            return replace(delivery, status=status, attempts=0, doubts=0, queued_at=at)
         case _:  # SendHeld, SendAbandoned
             return replace(delivery, status=status, reason=event.reason)
 
@@ -197,19 +200,35 @@ def next_step(delivery: Delivery, policy: Policy, now: float) -> Step:
     match delivery.status:
         case Status.PENDING:
             return Send(marked)
-        case Status.RETRY:
-            return Send(marked) if now >= delivery.due_at else WaitUntil(delivery.due_at)
         case Status.SENDING:
             return Doubt()
-        case Status.AMBIGUOUS:
-            hold = not policy.idempotent and policy.on_ambiguous is OnAmbiguous.HOLD
-            return Hold() if hold else Send(marked)
+        case Status.RETRY | Status.AMBIGUOUS:
+            if _is_for_a_person(delivery, policy, now):
+                return Hold()
+            return Send(marked) if now >= delivery.due_at else WaitUntil(delivery.due_at)
         case _:  # held, sent, dead
             return Rest()
 
 
 GIVE_UP_S = 24 * 3600.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 300.0
+DOUBTS = 8  # after so many no more copies, whether the platform or our own end left them
+
+
+def _is_for_a_person(delivery: Delivery, policy: Policy, now: float) -> bool:
+    """Whether it may have arrived, and another copy would help nobody."""
+    if not delivery.doubts:
+        return False
+    if now - delivery.queued_at >= GIVE_UP_S:
+        return True
+    never = policy.on_ambiguous is OnAmbiguous.HOLD and delivery.status is Status.AMBIGUOUS
+    return not policy.idempotent and (never or delivery.doubts >= DOUBTS)
+
+
+def doubt(delivery: Delivery, reason: str, now: float) -> SendDoubted:
+    """What to say when nobody knows whether the platform has it. Each time a copy waits longer."""
+    backoff = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(delivery.doubts, 16))
+    return SendDoubted(delivery_id=delivery.id, reason=reason, due_at=now + backoff)
 
 
 def defer(

@@ -50,7 +50,6 @@ TRY_AGAIN_S = 0.5  # when the journal could not be written
 LOOK_AGAIN_S = 5.0  # after what should not have been raised
 LET_GO_S = 1.0  # for lanes that are cut to end
 AT_ONCE = 8  # sessions that lanes load: with more, whoever speaks meanwhile would wait for all
-DOUBTS = 3  # so often nobody knew whether a message had arrived: no more copies of it
 
 A_ROW, LABEL = 3, 14  # buttons beside each other, and characters of one: else one a row
 
@@ -77,8 +76,6 @@ class Message:
     kept: Delivery  # as the journal has it
     key: SessionKey | None  # whose stream its facts are in; None: to be looked up
     old: bool = False  # it was there at the start
-    doubts: int = 0
-    not_before: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -207,22 +204,9 @@ class Lanes:
                         return False
                 case delivery.Send(marked=marked):
                     assert outlet is not None
-                    if not await self._turn(lane, message, outlet, marked=marked):
+                    if anyio.current_time() >= self._last_start:
                         return False
-
-    async def _turn(self, lane: _Lane, message: Message, outlet: Outlet, *, marked: bool) -> bool:
-        """It may be sent now, unless the platform was doubtful just before."""
-        now = self._clock.now()
-        copies = marked and message.doubts >= DOUBTS
-        if copies or (message.doubts and now - message.now.queued_at >= delivery.GIVE_UP_S):
-            await self._hold(message, _doubted(message))
-            return True
-        if message.not_before > now:
-            return await self._wait(lane, message.not_before)
-        if anyio.current_time() >= self._last_start:
-            return False
-        await self._send(message, outlet, marked=marked)
-        return True
+                    await self._send(message, outlet, marked=marked)
 
     async def _wait(self, lane: _Lane, until: float) -> bool:
         """Sleep, or until somebody has a word to say. False: there is no time for that."""
@@ -264,10 +248,7 @@ class Lanes:
             case channels.Refused(reason=reason):
                 return SendAbandoned(delivery_id=delivery_id, reason=reason)
             case channels.Doubtful(reason=reason):
-                message.doubts += 1
-                backoff = delivery.FIRST_RETRY_S * 2.0 ** min(message.doubts - 1, 16)
-                message.not_before = now + min(backoff, delivery.LONGEST_RETRY_S)
-                return SendDoubted(delivery_id=delivery_id, reason=reason)
+                return delivery.doubt(message.now, reason, now)
             case _:
                 assert_never(answer)
 

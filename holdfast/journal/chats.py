@@ -28,15 +28,15 @@ _TAKE = "INSERT OR REPLACE INTO taken VALUES (:channel, :external_id, :at)"
 _QUEUE = f"""
 INSERT OR IGNORE INTO outbox VALUES (
     NULL, :delivery_id, :owner, :stream, :seq, '{delivery.Status.PENDING}',
-    0, 0, 0.0, '', '', :at, :at)
+    0, 0, 0.0, '', '', :at, :at, 0)
 """
 _MEANS: dict[type[delivery.Event], str] = {
     delivery.SendStarted: "attempts = attempts + 1",
     delivery.SendAccepted: "external_id = :external_id, reason = ''",
     delivery.SendDeferred: "due_at = :due_at, reason = :reason",
-    delivery.SendDoubted: "repeated = 1, reason = :reason",
+    delivery.SendDoubted: "repeated = 1, doubts = doubts + 1, due_at = :due_at, reason = :reason",
     delivery.SendHeld: "reason = :reason",
-    delivery.SendReleased: "attempts = 0, queued_at = :at",
+    delivery.SendReleased: "attempts = 0, doubts = 0, queued_at = :at",
     delivery.SendAbandoned: "reason = :reason",
 }
 

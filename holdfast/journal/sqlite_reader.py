@@ -70,8 +70,8 @@ FROM request_keys k JOIN runs r USING (run_id) JOIN sessions s USING (stream)
 WHERE k.owner = ? AND k.route = ? AND k.key = ?
 """
 _OUTBOX = """
-SELECT o.delivery_id, o.queued_at, o.status, o.attempts, o.repeated, o.due_at, o.external_id,
-       o.reason, o.updated_at, s.owner, s.session_id, e.version, e.data, e.blob
+SELECT o.delivery_id, o.queued_at, o.status, o.attempts, o.repeated, o.doubts, o.due_at,
+       o.external_id, o.reason, o.updated_at, s.owner, s.session_id, e.version, e.data, e.blob
 FROM outbox o JOIN sessions s USING (stream) JOIN events e USING (stream, seq)
 """
 _UNDELIVERED = tuple(status for status in Sending if not status.final)
@@ -218,12 +218,12 @@ class SqliteReader:
         return await self._read(read)
 
     def _outbound(self, row: tuple[Any, ...]) -> Outbound:
-        id_, queued, status, attempts, repeated, due, external, reason, updated = row[:9]
-        owner, session_id, version, data, blob = row[9:]
+        id_, queued, status, attempts, repeated, doubts, due, external, reason, updated = row[:10]
+        owner, session_id, version, data, blob = row[10:]
         fact = codec.decode(data if blob is None else self._blobs.get(blob), version)
         assert isinstance(fact, DeliveryQueued)
         state = Sending(status)
-        now = Delivery(id_, queued, state, attempts, bool(repeated), due, external, reason)
+        now = Delivery(id_, queued, state, attempts, bool(repeated), doubts, due, external, reason)
         return Outbound(fact, now, SessionKey(owner, session_id), updated)
 
     def _record(self, stream: int, row: tuple[Any, ...]) -> Record:

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.core.delivery import (
+    DOUBTS,
     GIVE_UP_S,
     LONGEST_RETRY_S,
     Delivery,
@@ -28,6 +30,7 @@ from holdfast.core.delivery import (
     Step,
     WaitUntil,
     defer,
+    doubt,
     evolve,
     next_step,
 )
@@ -108,7 +111,7 @@ PLATFORMS = {
 def test_what_may_have_arrived_is_marked_held_or_left_to_the_platform(
     status: str, platform: str, step: Step
 ) -> None:
-    delivery = Delivery(ID, status=Status(status), repeated=True)
+    delivery = Delivery(ID, status=Status(status), repeated=True, doubts=1)
     assert next_step(delivery, PLATFORMS[platform], now=0.0) == step
 
 
@@ -125,16 +128,16 @@ def test_a_send_without_an_answer_marks_every_later_one() -> None:
     assert next_step(deferred, PLATFORMS["resend"], now=60.0) == Send(marked=True)
 
 
-TOLD = Delivery(ID, 100.0, Status.SENDING, 3, True, 50.0, "41", "before")
+TOLD = Delivery(ID, 100.0, Status.SENDING, 3, True, 1, 50.0, "41", "before")
 
 
 @pytest.mark.parametrize(
     ("fact", "delivery"),
     [
-        ("it has it", Delivery(ID, 100.0, Status.SENT, 3, True, 50.0, "42", "")),
-        ("not now", Delivery(ID, 100.0, Status.RETRY, 3, True, 60.0, "41", "busy")),
-        ("no answer", Delivery(ID, 100.0, Status.AMBIGUOUS, 3, True, 50.0, "41", "cut")),
-        ("we give up", Delivery(ID, 100.0, Status.DEAD, 3, True, 50.0, "41", "blocked")),
+        ("it has it", Delivery(ID, 100.0, Status.SENT, 3, True, 1, 50.0, "42", "")),
+        ("not now", Delivery(ID, 100.0, Status.RETRY, 3, True, 1, 60.0, "41", "busy")),
+        ("no answer", Delivery(ID, 100.0, Status.AMBIGUOUS, 3, True, 2, 0.0, "41", "cut")),
+        ("we give up", Delivery(ID, 100.0, Status.DEAD, 3, True, 1, 50.0, "41", "blocked")),
     ],
 )
 def test_what_the_platform_says_is_kept_and_nothing_else_changes(
@@ -154,10 +157,30 @@ def test_every_send_counts_and_the_reason_of_a_hold_is_kept() -> None:
 
 @pytest.mark.parametrize("status", [Status.HELD, Status.DEAD])
 def test_what_a_person_wants_sent_is_as_new_but_for_the_doubt(status: Status) -> None:
-    old = Delivery(ID, 100.0, status, 9, repeated=True, reason="blocked")
+    old = Delivery(ID, 100.0, status, 9, repeated=True, doubts=DOUBTS, reason="blocked")
     assert evolve(old, FACTS["a person says send"]) == Delivery(
         ID, 500.0, Status.PENDING, 0, repeated=True, reason="blocked"
     )
+
+
+@pytest.mark.parametrize("status", [Status.AMBIGUOUS, Status.RETRY])
+def test_there_is_an_end_to_copies_however_often_the_gateway_died(status: Status) -> None:
+    often = Delivery(ID, status=status, repeated=True, doubts=DOUBTS - 1)
+    assert next_step(often, PLATFORMS["resend"], now=0.0) == Send(marked=True)
+    too_often = replace(often, doubts=DOUBTS)
+    assert next_step(too_often, PLATFORMS["resend"], now=0.0) == Hold()
+    assert next_step(too_often, PLATFORMS["drops copies"], now=0.0) == Send(marked=False)
+    assert next_step(too_often, PLATFORMS["drops copies"], now=GIVE_UP_S) == Hold()
+
+
+def test_a_copy_waits_longer_each_time() -> None:
+    waits = []
+    for doubts in (0, 1, 2, 40):
+        said = doubt(Delivery(ID, status=Status.SENDING, doubts=doubts), "no answer", now=100.0)
+        then = evolve(Delivery(ID, status=Status.SENDING, doubts=doubts), said)
+        assert next_step(then, PLATFORMS["drops copies"], 100.0) == WaitUntil(said.due_at)
+        waits.append(said.due_at - 100.0)
+    assert waits == [1.0, 2.0, 4.0, 300.0]
 
 
 def _wait(attempts: int, after_s: float = 0.0, jitter: float = 0.0) -> float:
