@@ -85,6 +85,7 @@ class Stop(Value):
     by: Principal
     run_id: RunId
     reason: str
+    unless_begun: bool = False  # take it back, if it only waits for its turn
 
 
 class Steer(Value):

@@ -1,10 +1,11 @@
 """Words that come while a session is busy: which run reads them, and what becomes of the others.
 
-Over HTTP every request is a run of its own, behind those before it. In a chat the mode
-decides: *interrupt* ends the run at work and begins another, *queue* waits for it, *steer*
-joins it. Only what is queued waits behind other words of the same speaker: else what has not
-begun yet, or is to go on after a cut, reads them too. While a run has asked its user something,
-words are the answer, in any mode.
+Over HTTP every request is a run of its own, behind those before it, unless it says otherwise. In
+a chat and at a terminal the mode decides: *interrupt* ends the run at work and begins another,
+*queue* waits for it, *steer* joins it. Only what is queued waits behind other words of the same
+speaker: else what has not begun yet, or is to go on after a cut, reads them too. While a run has
+asked its user something, words in a chat are the answer, in any mode; a terminal names the
+question that it answers.
 """
 
 from msgspec.structs import replace
@@ -47,13 +48,13 @@ class Speaker(Value):
     admin: bool
 
 
-def place(now: Session, mode: Mode, by: Speaker) -> Placement:
-    """Where words from a chat go. A run that works for somebody else is left alone."""
+def place(now: Session, mode: Mode, by: Speaker, *, answers: bool = True) -> Placement:
+    """Where words go; whether they are the answer to what is asked. Others' runs are left alone."""
     busy = session.current(now)
     if busy is None:
         return OwnRun()
     mine = {r.id for r in now.runs.values() if by.admin or works_for(now, r) == by.owner}
-    if busy.id in mine and (asked := question(busy)) is not None:
+    if answers and busy.id in mine and (asked := question(busy)) is not None:
         return Replies(busy.id, asked)
     if mode is Mode.QUEUE:
         return OwnRun()

@@ -18,7 +18,7 @@ from holdfast.core import lifecycle, limits, words
 from holdfast.core import workspace as workspaces
 from holdfast.core.approval import Role
 from holdfast.core.events import Record
-from holdfast.core.inbox import Idempotency, InputAdmitted
+from holdfast.core.inbox import Idempotency, InputAdmitted, Mode
 from holdfast.core.intents import RequestKey, Submit, Submitted
 from holdfast.core.limits import Limits
 from holdfast.core.run import Origin, RunQueued, Status
@@ -66,7 +66,7 @@ class Intake:
         self._limits = budget
         self._defaults = defaults
         self._claims: dict[_RequestName, _Claim] = {}
-        self._enqueued: dict[RunId, _Claim] = {}
+        self._enqueued: dict[InputId, _Claim] = {}
         journal.on_commit(self._landed)
         journal.on_failure(self._lost)
 
@@ -103,8 +103,8 @@ class Intake:
         if not self._enqueued:
             return
         for record in records:
-            if type(record.fact) is RunQueued:
-                if (claim := self._enqueued.pop(record.fact.run_id, None)) is not None:
+            if type(record.fact) is InputAdmitted:
+                if (claim := self._enqueued.pop(record.fact.input_id, None)) is not None:
                     self._settle(claim)
 
     def _lost(self) -> None:
@@ -195,7 +195,7 @@ class Intake:
         pending = self._sessions.append(held, *first, *facts)
         if claim is not None:
             claim.enqueued = True
-            self._enqueued[run_id] = claim
+            self._enqueued[_input_of(facts)] = claim
         await pending.wait()
         return Submitted(run_id, held.key.session_id, replayed=False)
 
@@ -217,16 +217,21 @@ class Intake:
         )
         model = now.model or self._defaults.model
         queued = RunQueued(run_id=run_id, input_id=input_id, model=model, origin=_origin(intent))
-        if intent.came is None:
+        if intent.came is None and not intent.instead and intent.mode is Mode.QUEUE:
             return run_id, (*admit(now), *go_on(now), admitted, queued)
         if intent.instead:
             if now.runs:
                 raise Refused("session_busy", "Something is at work here. Stop it first.")
             return run_id, (*admit(now), Undone(by=intent.by.who), admitted, queued)
         speaker = words.Speaker(intent.by.who, Role.ADMIN in intent.by.roles)
-        placement = words.place(now, intent.mode, speaker)
+        placement = words.place(now, intent.mode, speaker, answers=intent.came is not None)
         read_by = run_id if isinstance(placement, words.OwnRun) else placement.run_id
         return read_by, words.admitted(now, placement, admitted, queued)
+
+
+def _input_of(facts: Sequence[Fact]) -> InputId:
+    """The input among them. Words under a key are never an answer, so there is one."""
+    return next(f.input_id for f in facts if isinstance(f, InputAdmitted))
 
 
 def _origin(intent: Submit) -> Origin:

@@ -413,6 +413,8 @@ class Service(Reads):
             now = held.session.runs.get(intent.run_id) if held else None
             if held is None or now is None:
                 raise no_such_run(intent.run_id, "It has ended.")
+            if intent.unless_begun and now.driven:
+                raise Refused("run_begun", f"Run {intent.run_id} has begun. Nothing changed.")
             if not now.stop_reason:
                 facts = session.stop(held.session, intent.run_id, intent.reason)
                 await self._sessions.append(held, *facts).wait()

@@ -201,6 +201,13 @@ def test_an_administrator_is_heard_by_every_run(mode: Mode) -> None:
     assert place(busy, mode, root) == (Join(A) if mode is Mode.STEER else Join(B, A))
 
 
+@pytest.mark.promise("HALT-08")
+def test_where_words_name_what_they_answer_others_answer_nothing() -> None:
+    now = fold(*SITUATIONS["asks"])
+    assert place(now, Mode.INTERRUPT, alice, answers=False) == OwnRun(A)
+    assert place(now, Mode.STEER, alice, answers=False) == Join(A)
+
+
 def test_a_run_that_names_nobody_works_for_the_session_s_owner() -> None:
     queued = RunQueued(run_id=A, input_id=InputId("in"))
     now = fold(said("words", A, "in"), queued, *posted(B, BOB))

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 from aiohttp import web
 
+from holdfast.core.inbox import Mode
 from holdfast.core.intents import Principal, RequestKey, Submit
 from holdfast.core.messages import Assistant, Message, System, User
 from holdfast.core.types import RunId, SessionId
@@ -51,6 +52,7 @@ class RunRequest(msgspec.Struct):
     webhook: Any = None
     late: str | None = None
     answerable: bool = True
+    mode: Mode = Mode.QUEUE  # what it does to a run of the session that is at work
 
 
 class SteerRequest(msgspec.Struct):
@@ -181,6 +183,7 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
         request_key=key,
         answerable=body.answerable,
         late=body.late is not None,
+        mode=body.mode,
     )
 
 

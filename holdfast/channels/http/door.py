@@ -65,6 +65,7 @@ _STATUS = {
     "request_timeout": 408,
     "approval_not_active": 409,
     "approval_not_pending": 409,
+    "run_begun": 409,
     "run_not_accepting_steer": 409,
     "question_not_waiting": 409,
     "session_not_marked": 409,

@@ -127,7 +127,8 @@ class Routes:
 
     async def stop(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        await self._gateway.send(Stop(self._by, run_id, "Stop requested via API"))
+        unless_begun = request.query.get("unless_begun", "") == "true"
+        await self._gateway.send(Stop(self._by, run_id, "Stop requested via API", unless_begun))
         return json_response({"run_id": run_id, "status": "stopping"})
 
     async def steer(self, request: web.Request) -> web.Response:

@@ -28,7 +28,7 @@ async def stream_events(
     data = wire.RETRY
     async for batch in batches:
         for record in batch:
-            data += wire.frame(record)
+            data += wire.frame(record) if ends else wire.session_frame(record)
             if len(data) > _SURE:  # so that little is buffered here for a slow reader
                 if not await _write(request, response.write, data):
                     return response

@@ -175,11 +175,22 @@ def frame(record: Record) -> bytes:
     body = _event(fact)
     if body is None:
         return b""
-    name, fields = body
-    run_id = run_of(fact)
+    return _frame(record, *body)
+
+
+def _frame(record: Record, name: str, fields: dict[str, object]) -> bytes:
+    run_id = run_of(record.fact)
     whose = {} if run_id is None else {"run_id": run_id}
     event = {"event": name, **whose, "timestamp": record.at, "seq": record.seq, **fields}
     return b"id: %d\ndata: %s\n\n" % (record.seq, _encode(event))
+
+
+def session_frame(record: Record) -> bytes:
+    """The same in the stream of a whole session, which also tells whose turn will come."""
+    fact = record.fact
+    if isinstance(fact, InputAdmitted) and fact.mode is not Mode.STEER:
+        return _frame(record, "run.queued", {"input": fact.text})
+    return frame(record)
 
 
 def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
