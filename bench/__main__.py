@@ -21,8 +21,9 @@ from bench.hands import hands
 from bench.processes import Broken
 from bench.sections import Bench, say, scripted_model
 from bench.table import Figure, table
+from bench.terminal import terminal
 
-SECTIONS = {**sections.SECTIONS, "hands": hands}
+SECTIONS = {**sections.SECTIONS, "hands": hands, "terminal": terminal}
 BUSY = 0.7  # load average above which somebody else was at work
 
 

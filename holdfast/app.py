@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from socket import gaierror
 
@@ -27,7 +27,9 @@ import anyio.to_thread
 
 from holdfast import __version__, machine, observe, plugins
 from holdfast.channels.channel import Channel
-from holdfast.channels.http import hooks, operator, outbox, people
+from holdfast.channels.http import commands as commands_route
+from holdfast.channels.http import hooks, imports, operator, outbox, people
+from holdfast.channels.http import search as search_route
 from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
 from holdfast.channels.http.server import application, listen_tcp, listen_unix, serving
 from holdfast.config import Config, Supervision, api_key, known_secrets, take_supervision
@@ -41,11 +43,12 @@ from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import Cause
 from holdfast.core.types import OPERATOR, RunId, Value
+from holdfast.engine.finder import Finder
 from holdfast.engine.messenger import Chatting
 from holdfast.engine.permits import Policy
 from holdfast.engine.service import Parts, Service
 from holdfast.errors import Misconfigured
-from holdfast.journal import audit
+from holdfast.journal import audit, search
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.lock import SOCKET, Lock, wait_for_lock
@@ -152,6 +155,7 @@ async def _engine(
                 hands=hands,
                 audit=partial(_in_thread, ledger.append),
                 chatting=chatting,
+                commands=cache(partial(plugins.find_commands, config.plugins)),
             )
             service = Service(parts, tasks)
             try:
@@ -181,6 +185,7 @@ def _limits(config: Config) -> Limits:
 async def _serve_operator(
     config: Config,
     service: Service,
+    journal: SqliteJournal,
     doors: AsyncExitStack,
     orders: Control | Callable[[], None],
 ) -> None:
@@ -194,6 +199,10 @@ async def _serve_operator(
     app = application(service, door, *body, handover)
     operator.add_session_routes(app, service.keeper, _OPERATORS_DOOR)
     outbox.add_routes(app, service.clerk, _OPERATORS_DOOR)
+    finder = Finder(journal, search.Index(config.home / search.FILE), SystemClock())
+    search_route.add_routes(app, finder, _OPERATORS_DOOR)
+    imports.add_routes(app, service.library, _OPERATORS_DOOR, *body)
+    commands_route.add_routes(app, service.desk, _OPERATORS_DOOR)
     if isinstance(orders, Control):
         operator.add_routes(app, orders, _OPERATORS_DOOR)
     if service.messenger is not None:
@@ -234,11 +243,12 @@ async def _serve_network(
 
 @asynccontextmanager
 async def embedded(
-    config: Config, lock: Lock, only: frozenset[RunId]
+    config: Config, lock: Lock, only: frozenset[RunId], linger_s: float = LINGER_S
 ) -> AsyncIterator[anyio.Event]:
     """The engine inside this process, serving only the unix socket.
 
-    It brings back `only` the runs it came for: it will not stay. What it yields is set when
+    It brings back `only` the runs it came for: it will not stay. At the end it lets runs finish
+    for `linger_s`; what does not is taken up by whoever comes next. What it yields is set when
     somebody better wants the home; then the block should end.
     """
     machine.keep_private()
@@ -250,7 +260,7 @@ async def embedded(
             anyio.create_task_group() as watching,
             AsyncExitStack() as doors,
         ):
-            await _serve_operator(config, service, doors, wanted.set)
+            await _serve_operator(config, service, journal, doors, wanted.set)
             lock.describe("terminal", "")
             watching.start_soon(_end_if_broken, journal)
             await service.start(only)
@@ -258,7 +268,7 @@ async def embedded(
                 yield wanted
             finally:
                 with anyio.CancelScope(shield=True):
-                    await service.stop(0 if wanted.is_set() else LINGER_S, Cause.TERMINAL)
+                    await service.stop(0 if wanted.is_set() else linger_s, Cause.TERMINAL)
                     await doors.aclose()
                     await service.end()
                 watching.cancel_scope.cancel()
@@ -324,11 +334,11 @@ async def _serve(process: _Process) -> int:
             check = partial(check_successor, config)
             control = Control(service, process.watched, partial(_succeed, config), check)
             assert service.messenger is not None
-            service.messenger.control = control
+            service.messenger.control = service.desk.control = control
             # The doors first: what keeps them from opening must not cost anybody a run.
             heard = [connected.channel for connected in chatting.channels.values()]
             address = await _serve_network(config, service, heard, doors)
-            await _serve_operator(config, service, doors, control)
+            await _serve_operator(config, service, journal, doors, control)
             process.lock.describe("gateway", address)
             watching.start_soon(_end_if_broken, journal)
             await service.start()
@@ -344,7 +354,7 @@ async def _serve(process: _Process) -> int:
                 asked_by = await _end_asked_by(signals, control)
                 code = process.exit_code(control.reason)
                 watching.start_soon(_end_at_once, signals, code)
-                _arm_exit(config.gateway.drain_s + EXIT_AFTER_DRAIN_S, code)
+                arm_exit(config.gateway.drain_s + EXIT_AFTER_DRAIN_S, code)
                 _say_shutting_down(process, asked_by, service)
                 await _go_down(config, service, doors, control.reason)
                 with anyio.move_on_after(CLOSE_S):
@@ -419,7 +429,7 @@ async def _end_if_broken(journal: SqliteJournal) -> None:
     exit_now(exit_code(Reason.BROKEN, Supervisor.NONE))
 
 
-def _arm_exit(after_s: float, code: int) -> None:
+def arm_exit(after_s: float, code: int) -> None:
     """Whatever hangs: the process is gone by then."""
     timer = threading.Timer(after_s, os._exit, (code,))
     timer.daemon = True

@@ -23,14 +23,16 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from holdfast import config_channels
+from holdfast import config_channels, vendors
 from holdfast.channels import OWN
 from holdfast.config_channels import Channels
 from holdfast.core.approval import Mode
+from holdfast.core.inbox import Mode as Busy
 from holdfast.core.lifecycle import Supervisor
 from holdfast.core.session import OnStart
 from holdfast.errors import Misconfigured
 from holdfast.secret import Secret as Secret
+from holdfast.vendors import VENDORS, Vendor
 
 PROVIDERS = ("openai", "scripted", "offline")
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
@@ -47,6 +49,9 @@ ENVIRONMENT = MappingProxyType(
         "HOLDFAST_PORT": "gateway.port",
     }
 )
+
+# With those that hold the key of a vendor, where that vendor's server is the chosen one.
+GIVING = MappingProxyType({**ENVIRONMENT, **{v.variable: "openai.api_key" for v in VENDORS}})
 
 # Those that set no key, and those that are for tests.
 _OTHER_VARIABLES = (
@@ -77,6 +82,7 @@ Count = Annotated[int, Meta(ge=1, le=2**31, description="a whole number, at leas
 Size = Annotated[int, Meta(ge=0, le=2**31, description="a whole number, 0 or more")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds, 0 to 86400")]
+Price = Annotated[float, Meta(ge=0, le=1e6, description="US dollars for a million tokens")]
 Expiry = Annotated[float, Meta(gt=0, le=604800, description="seconds, up to 7 days (604800)")]
 Hours = Annotated[int, Meta(ge=24, le=2**16, description="a whole number of hours, at least 24")]
 Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
@@ -115,6 +121,9 @@ class OpenAI:
     base_url: Url = "https://api.openai.com/v1"
     api_key: ProviderKey = None
     stall_s: Seconds = 120.0
+    context_tokens: Size = 0  # what the model can read at once; 0: not known
+    usd_per_m_input: Price = 0.0  # what a million tokens cost; 0: not known
+    usd_per_m_output: Price = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,13 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
+class Cli:
+    """The conversation at a terminal: what words do to a run at work."""
+
+    busy: config_channels.Busy = Busy.INTERRUPT
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """How much is said on the way."""
 
@@ -209,6 +225,7 @@ class Config:
     approval: Approval = field(default_factory=Approval)
     sandbox: Sandbox = field(default_factory=Sandbox)
     terminal: Terminal = field(default_factory=Terminal)
+    cli: Cli = field(default_factory=Cli)
     log: Log = field(default_factory=Log)
     channels: Channels = Channels()
     model_reason: str = ""  # one line: why this model
@@ -225,9 +242,17 @@ class Config:
         return self.model.partition("/")[2] or self.provider
 
     @property
+    def asked_model(self) -> str:
+        """The model that was set for this command, and not for the home; empty: none was."""
+        return self.model if self.origins["model"] in _CLOSE else ""
+
+    @property
     def file(self) -> Path:
         return self.home / FILE
 
+
+# Where a model is set for this command, and not for the home.
+_CLOSE = frozenset({"flag", "environment HOLDFAST_MODEL"})
 
 _SECTIONS: Mapping[str, type] = MappingProxyType(
     {
@@ -239,6 +264,7 @@ _SECTIONS: Mapping[str, type] = MappingProxyType(
         "approval": Approval,
         "sandbox": Sandbox,
         "terminal": Terminal,
+        "cli": Cli,
         "log": Log,
     }
 )
@@ -302,8 +328,9 @@ def from_process(overrides: Mapping[str, str]) -> Config:
     shows the environment a process was started with in /proc; see `holdfast.app` for that.)
     """
     config = load(os.environ, overrides)
-    for name, key in ENVIRONMENT.items():
-        if SETTINGS[key].meta.extra:
+    used = [name for name, key in GIVING.items() if config.origins[key] == f"environment {name}"]
+    for name in (*ENVIRONMENT, *used):
+        if SETTINGS[GIVING[name]].meta.extra:
             os.environ.pop(name, None)
     for name in config.channels.secrets:
         os.environ.pop(name, None)
@@ -345,7 +372,7 @@ def find_supervision(environ: Mapping[str, str], pid: int) -> Supervision:
 
 def environment(config: Config) -> dict[str, str]:
     """The environment this process was given, for another one of ours: with its secrets."""
-    given = {n: k for n, k in ENVIRONMENT.items() if config.origins[k] == f"environment {n}"}
+    given = {n: k for n, k in GIVING.items() if config.origins[k] == f"environment {n}"}
     values = {key: value for key, value, _ in shown(config)}
     hidden = {n: v.reveal() for n, k in given.items() if isinstance(v := values[k], Secret)}
     of_channels = {
@@ -362,9 +389,29 @@ def again(config: Config) -> Config:
     return load({**environment(config), "HOLDFAST_HOME": str(config.home)}, flags)
 
 
+def peek(overrides: Mapping[str, str]) -> Config:
+    """As `from_process`, and the secrets stay: for who tries several and starts no child."""
+    return load(os.environ, overrides)
+
+
+def vendors_found() -> list[Vendor]:
+    """The vendors that the environment of this process has a key for."""
+    return [vendor for vendor in VENDORS if os.environ.get(vendor.variable)]
+
+
 def process_home() -> Path:
     """The home of this process, whatever may be wrong in it."""
     return find_home(os.environ)
+
+
+def wants_no_colour() -> bool:
+    """Whether somebody has asked every program for plain text (NO_COLOR, not empty)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def can_draw() -> bool:
+    """Whether the terminal can move its cursor, as far as it says so (TERM)."""
+    return os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def debugging() -> bool:
@@ -422,7 +469,9 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
         if value or (value is not None and key == "gateway.api_key"):
             given[key] = _Given(value, f"environment {name}", name)
     for key, value in overrides.items():
-        given[key] = _Given(value, "flag", f"--{key.rpartition('.')[2]}")
+        name = key.rpartition(".")[2].replace("_", "-")
+        given[key] = _Given(value, "flag", f"--{name}")
+    given |= _vendor_key(environ, given)
     values: dict[str, Any] = {
         k: _read(k, given[k]) if k in given else s.default for k, s in SETTINGS.items()
     }
@@ -441,6 +490,16 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
         model_reason=reason,
         origins=MappingProxyType(origins),
     )
+
+
+def _vendor_key(environ: Mapping[str, str], given: Mapping[str, _Given]) -> dict[str, _Given]:
+    """At a vendor's own address, the key that goes by the vendor's name; OpenAI's is not for it."""
+    url = given.get("openai.base_url")
+    vendor = vendors.at(str(url.value)) if url is not None else None
+    if vendor is None or not (value := environ.get(vendor.variable)):
+        return {}
+    origin = f"environment {vendor.variable}"
+    return {"openai.api_key": _Given(value, origin, vendor.variable)}
 
 
 def _section(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -589,7 +648,7 @@ def _choose_model(given: Mapping[str, _Given], values: Mapping[str, Any]) -> tup
         return "openai/default", (
             f'there is a server in {origin} and no model is named, so it is asked for "default"'
         )
-    return "offline", "no model is configured: set HOLDFAST_MODEL, or OPENAI_API_KEY"
+    return "offline", "no model is configured: holdfast setup finds what is there"
 
 
 def _check_model(given: _Given, model: str) -> str:

@@ -24,6 +24,7 @@ from holdfast.core.intents import (
     Submit,
     Submitted,
 )
+from holdfast.core.library import Imported
 from holdfast.core.messages import Message
 from holdfast.core.run import Status
 from holdfast.core.types import OPERATOR, Fact, Owner, RunId, SessionId, Usage, Value
@@ -95,6 +96,29 @@ class SessionView(Value):
     marked_at: float
 
 
+class SessionSummary(Value):
+    """A session as a list shows it."""
+
+    session_id: SessionId
+    title: str
+    preview: str  # the first words, in one line
+    created_at: float
+    updated_at: float  # when it was last spoken in
+    workspace: str
+    platform: str
+    model: str
+    status: str
+    unfinished: int  # runs
+
+
+class Settled(Value):
+    """What was said before the first run that is not over, and where its events tell the rest."""
+
+    messages: Sequence[Message]
+    after: int
+    unfinished: Sequence[RunId]
+
+
 class RunQuery(Value):
     """Which runs to list, newest first."""
 
@@ -107,8 +131,45 @@ class RunQuery(Value):
 Batches = AsyncIterator[Sequence[Record]]
 
 
+class Library(Protocol):
+    """Sessions as people keep them. Only the caller's own: others are `session_not_found`."""
+
+    async def sessions(
+        self, by: Principal, limit: int, after: SessionId | None
+    ) -> tuple[Sequence[SessionSummary], bool]:
+        """A page of them, newest first, and whether there are more."""
+        ...
+
+    async def session(self, by: Principal, session_id: SessionId) -> SessionSummary:
+        """One of them."""
+        ...
+
+    async def settled(self, by: Principal, session_id: SessionId) -> Settled:
+        """What is settled of its transcript."""
+        ...
+
+    async def rename(self, by: Principal, session_id: SessionId, title: str) -> SessionSummary:
+        """Call it so from now on; empty: it has no name."""
+        ...
+
+    async def fork(
+        self, by: Principal, session_id: SessionId, title: str, name: SessionId | None
+    ) -> SessionSummary:
+        """Another that begins with what its model reads now; refused with `session_exists`."""
+        ...
+
+    async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
+        """Begin one with what was said elsewhere; refused with `session_exists`. The operator's."""
+        ...
+
+
 class Gateway(Protocol):
     """The front door."""
+
+    @property
+    def library(self) -> Library:
+        """The sessions."""
+        ...
 
     @overload
     async def send(self, intent: Submit) -> Submitted: ...
@@ -196,7 +257,8 @@ class ChatSession(Value):
 
 
 class Chat(Protocol):
-    """One conversation in a chat, as a command sees it. Whoever speaks has been let in.
+    """One conversation, as a command sees it: of a chat, whose speaker has been let in, or of the
+    operator's at a terminal.
 
     Every method is refused with words for people where it may not be, or can not.
     """
@@ -206,7 +268,7 @@ class Chat(Protocol):
     async def status(self) -> ChatStatus: ...
 
     async def stop(self) -> int:
-        """Stop what the speaker may stop, and leave the session; how many runs it was."""
+        """Stop what the speaker may stop; how many runs it was. In a chat the session is left."""
         ...
 
     async def begin(self) -> None:
@@ -252,6 +314,34 @@ class Chat(Protocol):
     async def make_home(self) -> None:
         """Have the gateway speak here when nobody asked it anything. For administrators."""
         ...
+
+
+class CommandView(Value):
+    """A slash command, as somebody may be shown it."""
+
+    name: str  # without the slash
+    arguments: str
+    help: str
+
+
+class CommandGiven(Value):
+    """A slash command that the operator gives at a terminal."""
+
+    session_id: SessionId  # the terminal sits in; there may be no such session yet
+    text: str
+    mode: Mode = Mode.INTERRUPT  # what words do to a busy run there
+    workspace: str = ""  # for the session, if words of the command begin it
+    key: str = ""  # the same again is the same command
+
+
+class CommandDone(Value):
+    """What came of it."""
+
+    output: str  # markdown; empty: there is nothing to say
+    session_id: SessionId  # to go on with
+    busy: Mode | None = None  # what words do to a busy run from now on, if that was chosen
+    run_id: RunId | None = None  # the run that reads words of the command
+    undone: str | None = None  # the words that were taken back
 
 
 class ChannelState(Value):

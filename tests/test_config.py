@@ -77,6 +77,9 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         base_url = "http://localhost:1/v1"
         api_key = "sk-1"
         stall_s = 5
+        context_tokens = 128000
+        usd_per_m_input = 0.25
+        usd_per_m_output = 2
         [gateway]
         host = "0.0.0.0"
         port = 0
@@ -106,12 +109,16 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         container = "/srv/rootfs"
         [terminal]
         memory_mb = 512
+        [cli]
+        busy = "queue"
         [log]
         level = "debug"
         """,
     )
     assert set(config.origins.values()) == {str(home / "config.toml")}
     assert config.openai.stall_s == 5.0
+    assert config.openai.usd_per_m_output == 2.0
+    assert config.cli.busy == "queue"
     assert config.gateway.workspace_roots == ("/srv",)
     assert config.recovery.on_start is OnStart.WAIT
     assert (config.approval.mode, config.sandbox.allow_none) == (Mode.SANDBOXED, True)
@@ -151,7 +158,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         (
             "zzz = 1",
             "FILE: unknown key zzz",
-            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [log], "
+            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [cli], [log], "
             "[channels.NAME]",
         ),
         (
@@ -387,7 +394,7 @@ def test_a_home_that_cannot_be_written_is_refused(home: Path) -> None:
             "there is a server in environment OPENAI_BASE_URL and no model is named, "
             'so it is asked for "default"',
         ),
-        ({}, "offline", "no model is configured: set HOLDFAST_MODEL, or OPENAI_API_KEY"),
+        ({}, "offline", "no model is configured: holdfast setup finds what is there"),
     ],
 )
 def test_the_model_is_the_first_hit_and_says_why(
@@ -395,6 +402,18 @@ def test_the_model_is_the_first_hit_and_says_why(
 ) -> None:
     config = load_file(home, "", environ)
     assert (config.model, config.model_reason) == (model, why)
+
+
+def test_at_a_vendors_address_its_own_key_counts_and_goes_nowhere_else(home: Path) -> None:
+    environ = {"OPENAI_API_KEY": "sk-openai", "GROQ_API_KEY": "gsk"}
+    at_groq = load_file(home, '[openai]\nbase_url = "https://api.groq.com/openai/v1/"\n', environ)
+    elsewhere = load_file(home, '[openai]\nbase_url = "https://api.mistral.ai/v1"\n', environ)
+    assert [c.openai.api_key and c.openai.api_key.reveal() for c in (at_groq, elsewhere)] == [
+        "gsk",
+        "sk-openai",
+    ]
+    assert at_groq.origins["openai.api_key"] == "environment GROQ_API_KEY"
+    assert load_file(home, "", {"GROQ_API_KEY": "gsk"}).model == "offline"
 
 
 def test_a_secret_is_not_printed_by_accident(home: Path) -> None:

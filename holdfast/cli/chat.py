@@ -1,4 +1,4 @@
-"""`holdfast` alone: a conversation, line by line. Through a pipe it is `holdfast run`.
+"""A conversation, line by line: for terminals that cannot move their cursor, and for programs.
 
 Each line is a run in the same session. Ctrl-C during a run stops that run and comes
 back to the prompt; at the prompt it drops the line that is being typed, and leaves if
@@ -15,7 +15,6 @@ what has come since the user last spoke there is shown first.
 
 import argparse
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,9 +52,7 @@ _LEAVE = frozenset({"/quit", "/exit"})
 
 
 def main(args: argparse.Namespace) -> int:
-    """Talk, if there is a terminal to talk through."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        return run.main(args)
+    """Talk."""
     config = run.load(args)
     screen: Screen = JsonLines() if args.json else Plain()
     return anyio.run(_talk, config, run.prepare(args, config, ""), screen)
@@ -63,6 +60,7 @@ def main(args: argparse.Namespace) -> int:
 
 async def _talk(config: Config, errand: Errand, screen: Screen) -> int:
     async with connect(config, screen.note) as client, anyio.create_task_group() as tasks:
+        errand = await run.settled(client, errand)
         await run.check_model(client, errand.submission)
         model = await run.served_model(client) or config.model
         where = errand.submission.workspace

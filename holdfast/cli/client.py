@@ -20,8 +20,9 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from holdfast.app import embedded
+from holdfast.app import LINGER_S, embedded
 from holdfast.cli.exits import Code, Exit
+from holdfast.cli.library import Library
 from holdfast.cli.wire import (
     TERMINAL,
     Accepted,
@@ -29,6 +30,10 @@ from holdfast.cli.wire import (
     Answered,
     Approval,
     Approvals,
+    Command,
+    Commanded,
+    CommandInfo,
+    CommandList,
     Confined,
     Event,
     Frame,
@@ -44,12 +49,13 @@ from holdfast.cli.wire import (
     RunStatus,
     SessionList,
     SessionObject,
+    Stopped,
     Submission,
     Words,
     refusal,
 )
 from holdfast.config import Config
-from holdfast.core.types import RunId, Value
+from holdfast.core.types import RunId
 from holdfast.lock import SOCKET, Lock, take_lock
 
 PATIENCE_S = 10.0
@@ -66,11 +72,17 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def connect(
-    config: Config, say: Callable[[str], None], patience_s: float = PATIENCE_S
+    config: Config,
+    say: Callable[[str], None],
+    patience_s: float = PATIENCE_S,
+    linger_s: float = LINGER_S,
 ) -> AsyncIterator["Client"]:
-    """A client for as long as the block lasts; `say` tells the user why it waits."""
+    """A client for as long as the block lasts; `say` tells the user why it waits.
+
+    An engine of our own lets runs finish for `linger_s` at the end.
+    """
     async with anyio.create_task_group() as tasks:
-        host = _Host(config, tasks)
+        host = _Host(config, tasks, linger_s)
         connector = aiohttp.UnixConnector(str(config.home / SOCKET), limit=0)
         try:
             async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
@@ -84,9 +96,10 @@ async def connect(
 class _Host:
     """The engine inside this process, if it comes to that: a task of its own holds it."""
 
-    def __init__(self, config: Config, tasks: TaskGroup) -> None:
+    def __init__(self, config: Config, tasks: TaskGroup, linger_s: float) -> None:
         self._config = config
         self._tasks = tasks
+        self._linger_s = linger_s
         self._leaving = anyio.Event()
         self._ended: anyio.Event | None = None
 
@@ -117,7 +130,7 @@ class _Host:
     ) -> None:
         try:
             async with (
-                embedded(self._config, lock, only) as wanted,
+                embedded(self._config, lock, only, self._linger_s) as wanted,
                 anyio.create_task_group() as either,
             ):
                 task_status.started()
@@ -132,7 +145,7 @@ async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-class Client(Value):
+class Client(Library):
     """The front door, whoever serves it. Made by `connect`."""
 
     config: Config
@@ -156,15 +169,20 @@ class Client(Value):
         whose = f"&session_id={quote(session_id, safe='')}" if session_id else ""
         return (await self._ask("GET", f"/v1/runs?limit={limit}{whose}", Runs)).data
 
-    async def take_up(self, run_id: str) -> None:
-        """See to it that an unfinished run goes on: an engine of our own came without it."""
+    async def take_up(self, *runs: str) -> None:
+        """See to it that unfinished runs go on: an engine of our own came without them."""
         if self.is_owner:
             await self.host.stop()
-            await self._find_owner(anyio.current_time() + self.patience_s, RunId(run_id))
+            await self._find_owner(anyio.current_time() + self.patience_s, *map(RunId, runs))
 
-    async def stop(self, run_id: str) -> None:
-        """Ask for the run's end. Raises `NotFound` if it has ended already."""
-        await self._ask("POST", _path(run_id) + "/stop", dict)
+    async def stop(self, run_id: str) -> Sequence[str]:
+        """Ask for the run's end; words it had not read. Raises `NotFound` if it has ended."""
+        return (await self._ask("POST", _path(run_id) + "/stop?unread=true", Stopped)).unread
+
+    async def take_back(self, run_id: str) -> Sequence[str]:
+        """The same of a run that waits. Raises `TooLate` if it has begun."""
+        path = _path(run_id) + "/stop?unread=true&unless_begun=true"
+        return (await self._ask("POST", path, Stopped)).unread
 
     async def approvals(self, *runs: str) -> tuple[Approval, ...]:
         """What waits for an approval, oldest first; `runs` go on here if nobody owns the home."""
@@ -212,6 +230,19 @@ class Client(Value):
         if word:
             return await self._ask("POST", f"{path}/{word}", Message)
         return await self._ask("GET", path, Message)
+
+    async def command(
+        self, session_id: str, text: str, mode: str | None = None, workspace: str = ""
+    ) -> Commanded:
+        """Have a slash command done in a session; one that is asked for again is done once."""
+        path = f"/v1/operator/sessions/{quote(session_id, safe='')}/command"
+        headers = {"Idempotency-Key": secrets.token_hex(16)}
+        given = Command(text, mode, workspace)
+        return await self._ask("POST", path, Commanded, given, headers)
+
+    async def commands(self) -> tuple[CommandInfo, ...]:
+        """Every slash command there is."""
+        return (await self._ask("GET", "/v1/operator/commands", CommandList)).data
 
     async def accept_sandbox(self) -> Confined:
         """Let work go on, however well commands are confined here; how well that is."""
@@ -277,6 +308,26 @@ class Client(Value):
                 pass
             await anyio.sleep(RETURN_S)
 
+    async def attend(
+        self, session_id: str, after: int, unfinished: Callable[[], Sequence[str]]
+    ) -> AsyncGenerator[Frame, None]:
+        """The session's events after `after`, whoever owns the home meanwhile.
+
+        Where nobody does, its `unfinished` runs go on here; without any, there is no need to.
+        """
+        path = f"/api/sessions/{quote(session_id, safe='')}"
+        while True:
+            try:
+                async with aclosing(self._stream(path, after)) as frames:
+                    async for frame in frames:
+                        after = frame.event.seq
+                        yield frame
+            except _LOST:
+                pass  # the owner is gone, or cut us off: go on where we were
+            if runs := unfinished():
+                await self._find_owner(anyio.current_time() + self.patience_s, *map(RunId, runs))
+            await anyio.sleep(POLL_S)
+
     async def _stream(self, path: str, after: int) -> AsyncGenerator[Frame, None]:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self.patience_s, sock_read=SILENCE_S
@@ -303,7 +354,7 @@ class Client(Value):
         method: str,
         path: str,
         kind: type[T],
-        body: Submission | Answer | Words | None = None,
+        body: msgspec.Struct | None = None,
         headers: dict[str, str] | None = None,
         runs: Sequence[str] = (),
     ) -> T:

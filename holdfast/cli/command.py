@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from holdfast import __version__
-from holdfast.cli import about, chat_commands
+from holdfast.cli import about, chat_commands, first_run, session_commands
 from holdfast.cli.exits import Code, Exit, sole
 
 _EPILOG = """\
@@ -93,10 +93,12 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("-V", "--version", action="version", version=f"holdfast {__version__}")
-    top.set_defaults(handler="holdfast.cli.chat", words=[], parser=top)
+    top.set_defaults(handler="holdfast.cli.tui.main", words=[], images=[], parser=top)
     unsaid = argparse.SUPPRESS  # a command's default must not undo what was said before it
     commands = top.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(top, None)
+    what = "go on with this session, by its id, the beginning of it, or its title; without: choose"
+    top.add_argument("-r", "--resume", metavar="ID", nargs="?", const="", help=what)
     run = commands.add_parser(
         "run",
         help="one run; its answer comes to stdout as it is written",
@@ -104,47 +106,27 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument("words", nargs="*", metavar="WORDS", help="what to do; - reads stdin")
+    what = "a picture that goes with the words; again for more"
+    run.add_argument(
+        "--image", metavar="FILE", dest="images", action="append", default=unsaid, help=what
+    )
     run.set_defaults(handler="holdfast.cli.run", parser=run)
     _add_run(run, unsaid)
     _add_gateway(commands)
-    doctor = _described(
-        commands, "doctor", "what is set, what works, what to do next", about.DOCTOR
-    )
-    doctor.add_argument("--json", action="store_true", default=unsaid, help="for programs")
-    doctor.set_defaults(handler="holdfast.cli.doctor", parser=doctor)
-    settings = _described(
-        commands, "config", "every setting, and where it comes from", about.CONFIG
-    )
-    what = "show: every setting (the default); path: where the file with them is"
-    settings.add_argument("what", nargs="?", choices=["show", "path"], default="show", help=what)
-    settings.add_argument("--json", action="store_true", default=unsaid, help="for programs")
-    settings.set_defaults(handler="holdfast.cli.settings", parser=settings)
+    first_run.add(commands)
     runs = _described(
         commands, "runs", "list the latest runs, or follow one to its end", about.RUNS
     )
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
-    _add_sessions(commands)
+    session_commands.add(commands)
     _add_approvals(commands)
     _add_outbox(commands)
     chat_commands.add(commands)
     _add_sandbox(commands)
     _add_audit(commands)
     return top
-
-
-def _add_sessions(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    sessions = _described(
-        commands, "sessions", "what cut their work; mark or unmark one", about.SESSIONS
-    )
-    words = ["list", "mark", "unmark", "release"]
-    sessions.add_argument("what", nargs="?", choices=words, default="list")
-    sessions.add_argument("session_id", nargs="?", metavar="ID", type=_some_text)
-    sessions.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="for programs"
-    )
-    sessions.set_defaults(handler="holdfast.cli.sessions", parser=sessions)
 
 
 def _add_audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -297,10 +279,16 @@ def _add_run(to: argparse.ArgumentParser, absent: str | None) -> None:
         to.add_argument(name, metavar=metavar, default=absent, help=what, type=_some_text)
 
     option("--session", "ID", "go on with this session; a conversation first shows what came late")
+    what = "go on where you last spoke in this directory"
+    to.add_argument(
+        "-c", "--continue", dest="goes_on", action="store_true", default=absent, help=what
+    )
     option("--workspace", "DIR", "work there, not here")
     option("--model", "M", "provider/name")
     to.add_argument("--instructions", metavar="TEXT", default=absent, help="for the model")
     to.add_argument("--json", action="store_true", default=absent, help="one JSON object a line")
+    quiet = "of one run: only the answer, and errors; nobody is asked"
+    to.add_argument("-q", "--quiet", action="store_true", default=absent, help=quiet)
     to.add_argument("--yes", action="store_true", default=absent, help="confirm the workspace")
 
 

@@ -1,8 +1,8 @@
 """`holdfast doctor`: what is set and from where, what works, what to do next.
 
 It is done within a second or two, network or not, and changes nothing but what any command's
-start does. Where the configuration itself is wrong, it says so beside whatever can be looked at
-without one.
+start does, and with --fix what cli/mending.py does before. Where the configuration itself is
+wrong, it says so beside whatever can be looked at without one.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import holdfast
 from holdfast import config as configuration
 from holdfast import config_channels
 from holdfast.app import build_model
-from holdfast.cli import doctor_channels, sandbox, units
+from holdfast.cli import doctor_channels, mending, sandbox, units
 from holdfast.cli.check import Check, Verdict
 from holdfast.cli.client import connect
 from holdfast.cli.exits import Code, Exit
@@ -64,15 +64,20 @@ def main(args: argparse.Namespace) -> int:
     home = configuration.process_home()
     config: Config | None = None
     mistake: list[Check] = []
+    mended = mending.mend_home(home) if args.fix else []
     try:
         config = configuration.from_process({})
     except Misconfigured as error:
         mistake = [Check("config", Verdict.BAD, str(error), error.hint)]
-    anyio.run(_examine, home, config, mistake, _print_json if args.json else _print)
+    mended += mending.mend(home, config) if args.fix else []
+    show = _print_json if args.json else _print
+    anyio.run(_examine, home, config, mistake, mended, show)
     return 0
 
 
-async def _examine(home: Path, config: Config | None, mistake: list[Check], show: Show) -> NoReturn:
+async def _examine(
+    home: Path, config: Config | None, mistake: list[Check], mended: list[Check], show: Show
+) -> NoReturn:
     owner = read_owner(home) if _is_locked(home) else None
     checks = [_version(), _home(home)]
     if config is None:
@@ -80,7 +85,7 @@ async def _examine(home: Path, config: Config | None, mistake: list[Check], show
         checks += [check for check in mistake if check.finding != checks[1].finding]
     else:
         checks += await _configured(config, owner)
-    checks += _variables()
+    checks += [*_variables(), *mended]
     show(home, config, checks)
     sys.stdout.flush()
     # A name server that does not answer holds a thread for seconds; it must not hold us.
@@ -288,7 +293,7 @@ async def _model(config: Config) -> Check:
             "model",
             Verdict.NOTE,
             f"{chosen}; only plain commands work",
-            "export OPENAI_API_KEY=… , or OPENAI_BASE_URL and HOLDFAST_MODEL=openai/<name>",
+            "holdfast setup finds what is there; or export OPENAI_API_KEY=…",
         )
     if config.provider != "openai":
         return Check("model", Verdict.OK, chosen)

@@ -47,7 +47,7 @@ def _install(config: Config, args: argparse.Namespace) -> None:
             system = " --system" if args.system else ""
             mend = f"to replace it: {units.MEND}{system}"
             raise Exit(Code.FAILED, f"{unit.path} is there already, and is another; {mend}")
-    _write(unit)
+    write(unit)
     print(f"Written: {unit.path}")
     for verb in ("reload", "enable"):
         anyio.run(manage, unit, verb)
@@ -60,7 +60,7 @@ def _owner_of(home: Path) -> str:
     return home.owner() if home.exists() else pwd.getpwuid(os.getuid()).pw_name
 
 
-def _write(unit: units.Unit) -> None:
+def write(unit: units.Unit) -> None:
     """The whole of it, or what was there before."""
     draft = unit.path.with_suffix(".new")
     try:
@@ -73,7 +73,7 @@ def _write(unit: units.Unit) -> None:
 
 
 def _hints(config: Config, scope: units.Scope) -> Iterator[str]:
-    for name, key in configuration.ENVIRONMENT.items():
+    for name, key in configuration.GIVING.items():
         if config.origins[key] == f"environment {name}":
             yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
     if scope is units.Scope.USER:

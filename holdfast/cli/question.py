@@ -19,8 +19,8 @@ _SUBJECT = 28
 
 def body(asked: Approval) -> str:
     """Why it asks, and what would run."""
-    why = [f"  {line}" for line in _visible(asked.description) if line]
-    return "\n".join([*why, "  would run:", *(f"    {line}" for line in _visible(asked.command))])
+    why = [f"  {line}" for line in visible_lines(asked.description) if line]
+    return "\n".join([*why, "  would run:", *(f"    {line}" for line in visible_lines(asked.command))])
 
 
 def expires(asked: Approval) -> str:
@@ -53,15 +53,19 @@ def elsewhere(asked: Approval | Question) -> str:
 
 def prompt(asked: Approval) -> str:
     """The line that waits for an answer: what it is about, in short, and every choice there is."""
+    return f"{_short(asked.request_id, _NAME)} {subject(asked)}  {choices(asked)}"
+
+
+def choices(asked: Approval) -> str:
+    """Every choice there is, none of them chosen beforehand."""
     short = {choice: key for key, choice in words(asked.choices).items() if len(key) == 1}
     spelt = (f"[{c[0]}]{c[1:]}" if c in short else f"[{c}]" for c in asked.choices)
-    name = _short(asked.request_id, _NAME)
-    return f"{name} {subject(asked)}  {'  '.join(spelt)} ? "
+    return f"{'  '.join(spelt)} ? "
 
 
 def subject(asked: Approval) -> str:
     """What would run, as short as a line has room for. All of it stands above."""
-    first, *more = _visible(asked.command)
+    first, *more = visible_lines(asked.command)
     return _short(first.strip(), _SUBJECT - bool(more)) + "…" * bool(more)
 
 
@@ -83,7 +87,7 @@ def answered(choice: str) -> str:
 
 def asks(asked: Question) -> str:
     """What a run asks its user, and what may be chosen; any other words will do too."""
-    lines = [f"  {line}" for line in _visible(asked.question)]
+    lines = [f"  {line}" for line in visible_lines(asked.question)]
     return "\n".join([*lines, *_numbered(asked)])
 
 
@@ -104,5 +108,6 @@ def visible(line: str) -> str:
     return "".join(f"\\u{{{ord(c):x}}}" if hidden(c) else c for c in line)
 
 
-def _visible(text: str) -> list[str]:
+def visible_lines(text: str) -> list[str]:
+    """The lines of a text, each with what hides in it made visible."""
     return [visible(line) for line in text.split("\n")]

@@ -15,28 +15,27 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from holdfast import config as configuration
 from holdfast import observe
-from holdfast.cli import ask, workspace
+from holdfast.cli import ask, attachments, resuming, workspace
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.news import News
-from holdfast.cli.screen import JsonLines, Plain, Screen
-from holdfast.cli.wire import Event, Models, NotFound, Submission, WorkspaceFixed
+from holdfast.cli.screen import JsonLines, Plain, Quiet, Screen
+from holdfast.cli.wire import Event, Models, NotFound, Spoken, Submission, WorkspaceFixed, spoken
 from holdfast.config import Config
 from holdfast.core.types import Value
 
 T = TypeVar("T")
-
-# Where a model is set for this command, and not for the home.
-_CLOSE = frozenset({"flag", "environment HOLDFAST_MODEL"})
 
 Signals = AsyncIterator[signal.Signals]
 
@@ -50,12 +49,20 @@ class Errand(Value):
     insists: bool  # its workspace was named, and is not merely where we stand
     expected: str  # the model that somebody has set; empty if nobody has
     told: bool = False  # what is to be known about the model has been said
+    goes_on: bool = False  # in the session that was spoken in last
 
 
 def main(args: argparse.Namespace) -> int:
     """Do one run."""
     config = load(args)
-    errand = prepare(args, config, _words(args.words))
+    attached = [attachments.read(Path(name), n) for n, name in enumerate(args.images, 1)]
+    words = _words(args.words, needed=not attached, quiet=bool(args.quiet))
+    attachments.check(attached, words, config.limits.body_mb << 20)
+    said = spoken(words, [one.image for one in attached])
+    errand = prepare(args, config, said)
+    if args.quiet and not args.json:  # to be asked would be more than the answer
+        alone = msgspec.structs.replace(errand.submission, answerable=False)
+        return anyio.run(_run, config, msgspec.structs.replace(errand, submission=alone), Quiet())
     answerable = errand.submission.answerable
     screen: Screen = JsonLines() if args.json else Plain(answerable=answerable)
     return anyio.run(_run, config, errand, screen)
@@ -68,30 +75,45 @@ def load(args: argparse.Namespace) -> Config:
     return config
 
 
-def prepare(args: argparse.Namespace, config: Config, text: str) -> Errand:
+def prepare(
+    args: argparse.Namespace, config: Config, said: str | tuple[Spoken, ...] = ""
+) -> Errand:
     """What `args` ask for."""
     where = workspace.choose(config, args.workspace, confirmed=bool(args.yes))
     submission = Submission(
-        input=text,
+        input=said,
         workspace=str(where),
         session_id=args.session or "",
         instructions=args.instructions or "",
         model=args.model or "",
         answerable=sys.stdin is not None and sys.stdin.isatty(),
     )
-    expected = config.model if config.origins["model"] in _CLOSE else ""
-    return Errand(submission, insists=args.workspace is not None, expected=expected)
+    return Errand(
+        submission,
+        insists=args.workspace is not None,
+        expected=config.asked_model,
+        goes_on=bool(args.goes_on) and not args.session,
+    )
 
 
-def _words(words: list[str]) -> str:
+async def settled(client: Client, errand: Errand) -> Errand:
+    """The same, in the session that it is to go on with."""
+    if not errand.goes_on:
+        return errand
+    found = await resuming.latest(client, errand.submission.workspace)
+    submission = msgspec.structs.replace(errand.submission, session_id=found.session_id)
+    return replace(errand, submission=submission, goes_on=False)
+
+
+def _words(words: list[str], *, needed: bool, quiet: bool) -> str:
     """What to do: the arguments, then whatever comes through the pipe."""
     said = " ".join(w for w in words if w != "-")
     # Arguments that are no UTF-8 come as lone surrogates, which no JSON may hold.
     said = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     piped = sys.stdin is not None and not sys.stdin.isatty()
-    context = _read_stdin(waiting=bool(said)) if "-" in words or piped else ""
+    context = _read_stdin(waiting=bool(said) and not quiet) if "-" in words or piped else ""
     text = "\n\n".join(part for part in (said, context) if part.strip())
-    if not text:
+    if needed and not text:
         raise Exit(Code.USAGE, 'nothing to do: say what, like: holdfast run "list the files here"')
     return text
 
@@ -105,6 +127,7 @@ def _read_stdin(*, waiting: bool) -> str:
 async def _run(config: Config, errand: Errand, screen: Screen) -> int:
     async with connect(config, screen.note) as client:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
+            errand = await settled(client, errand)
             run_id = await despite_interrupt(signals, lambda: submit(client, errand, screen))
             if run_id is None:
                 raise Exit(Code.INTERRUPTED, "interrupted; the run may have been accepted")
@@ -159,7 +182,9 @@ async def tell_model(client: Client, run_id: str, errand: Errand, screen: Screen
     if expected and used != expected:
         screen.note(f"not {expected}: whoever owns the home serves {used}")
     elif used.partition("/")[0] == "offline":
-        screen.note("no model is configured: only plain commands work; see: holdfast doctor")
+        screen.note(
+            "no model is configured: only plain commands work; see: holdfast setup, holdfast doctor"
+        )
 
 
 async def check_model(client: Client, submission: Submission) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from holdfast import config
 from holdfast.cli import question
 from holdfast.cli.live import MARK, Margin, Waiting, marked
 from holdfast.cli.wire import Event, Frame, question_of, requested
@@ -248,14 +249,48 @@ class Plain:
         self._shown = ""
 
 
+class Quiet:
+    """The answer on stdout, what went wrong on stderr, and not a word more."""
+
+    def __init__(self) -> None:
+        self._denied = False  # that something was has been told
+
+    def note(self, text: str) -> None:
+        pass
+
+    def show(self, frame: Frame) -> None:
+        event = frame.event
+        match event.event:
+            case "run.completed" if event.output:
+                _answer(event.output)
+            case "run.failed":
+                _tell(f"holdfast: the run failed{_why(event)}\n".translate(_VISIBLE))
+            case "run.cancelled":
+                _tell("holdfast: the run was stopped\n")
+            case "tool.completed" if event.outcome == "denied" and not self._denied:
+                self._denied = True
+                what = f"{event.tool} was denied, since --quiet asks nobody"
+                _tell(f"holdfast: {what}\n".translate(_VISIBLE))
+            case _:
+                pass
+
+
+def _answer(text: str) -> None:
+    shown = text.translate(_VISIBLE) if sys.stdout.isatty() else text
+    print(shown, end="" if shown.endswith("\n") else "\n", flush=True)
+
+
 def _tell(text: str) -> None:
     with suppress(OSError):  # that nobody reads the notes must not cost the answer
         print(text, end="", file=sys.stderr, flush=True)
 
 
 def is_clever() -> bool:
-    """Whether the notes go to a terminal that can dim a text and erase a line."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    """Whether the notes go to a terminal that can dim a text and erase a line, and may.
+
+    Who has set NO_COLOR gets no escape at all: it is no worse to read, and sure.
+    """
+    if sys.stderr is None or not sys.stderr.isatty() or config.wants_no_colour():
         return False
     try:
         curses.setupterm(fd=sys.stderr.fileno())
@@ -277,10 +312,4 @@ def _asks(event: Event) -> str:
 
 
 def _why(event: Event) -> str:
-    match event.error:
-        case str(text):
-            return f": {text}"
-        case {"message": str(text)}:
-            return f": {text}"
-        case _:
-            return f": {event.reason}" if event.reason else ""
+    return f": {event.why}" if event.why else ""

@@ -1,70 +1,195 @@
-"""`holdfast sessions`: what cut their work, if anything; mark or unmark one; end a search.
+"""`holdfast sessions`: list, search, show, rename, fork, export and import them; their marks.
 
 A mark says that a session's work was cut and no run has completed since: whoever goes on with it
 is told. To drop it by hand is for work that nobody wants to go on with.
 """
 
 import argparse
+import sys
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 
-from holdfast.cli import run
-from holdfast.cli.client import connect
+from holdfast import config as configuration
+from holdfast.cli import export, imports, resuming, run, saving
+from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
+from holdfast.cli.output import Output
 from holdfast.cli.screen import Plain
-from holdfast.cli.wire import SessionObject
+from holdfast.cli.wire import NotFound, SessionObject
+from holdfast.cli.wire_sessions import Hit, SessionInfo
 from holdfast.config import Config
+from holdfast.core.workspace import inside
+
+_ROOM = 90  # for a title, or first words
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_NO_MARK: dict[str, object] = {
+    "reason": "",
+    "held": 0,
+    "mark": "",
+    "mark_reason": "",
+    "marked_at": 0.0,
+}
 
 
 def main(args: argparse.Namespace) -> int:
-    """List, mark, unmark or release."""
+    """Do what was said to sessions."""
     config = run.load(args)
-    match args.what:
-        case "list":
-            return anyio.run(_list, config, args.json)
-        case "release":
-            return anyio.run(_release, config)
-        case word if args.session_id:
-            return anyio.run(_mark, config, args.session_id, word)
-        case word:
-            raise Exit(
-                Code.USAGE, f"say which: holdfast sessions {word} ID; all: holdfast sessions"
-            )
+    args.json = bool(getattr(args, "json", False))
+    if args.what == "import":
+        return anyio.run(imports.bring_in, config, args.path, args.json)
+    return anyio.run(_do, config, args)
 
 
-async def _list(config: Config, as_json: bool) -> int:  # noqa: FBT001  the flag as it was given
+async def _do(config: Config, args: argparse.Namespace) -> int:
     async with connect(config, Plain().note) as client:
-        found = await client.sessions()
+        return await _DOES[args.what](client, args)
+
+
+async def _list(client: Client, args: argparse.Namespace) -> int:
+    found = await client.list_sessions(args.limit)
+    marks = {one.session_id: one for one in await client.sessions()}
     for one in found:
-        print(msgspec.json.encode(one).decode() if as_json else _shown(one))
-    if not found and not as_json:
+        mark = marks.get(one.session_id)
+        print(_encoded(one, mark) if args.json else _listed(one, mark, client.config.home))
+    if not found and not args.json:
         print("There are no sessions.")
     return Code.OK
 
 
-def _shown(one: SessionObject) -> str:
-    words = [one.session_id, one.status if not one.reason else f"{one.status} ({one.reason})"]
+def _encoded(one: SessionInfo, mark: SessionObject | None) -> str:
+    more = _NO_MARK if mark is None else msgspec.to_builtins(mark)
+    return msgspec.json.encode({**more, **msgspec.to_builtins(one)}).decode()
+
+
+def _listed(one: SessionInfo, mark: SessionObject | None, home: Path) -> str:
+    reason, held = (mark.reason, mark.held) if mark else ("", 0)
+    words = [one.session_id, f"{one.status} ({reason})" if reason else one.status]
     if one.unfinished:
-        words.append(f"{one.unfinished} unfinished" + (f", {one.held} held" if one.held else ""))
-    if one.mark:
-        at = datetime.fromtimestamp(one.marked_at, UTC).astimezone()
-        words.append(f"cut {at:%Y-%m-%d %H:%M:%S}: {one.mark} ({one.mark_reason})")
-    return "  ".join(words)
+        words.append(f"{one.unfinished} unfinished" + (f", {held} held" if held else ""))
+    if mark is not None and mark.mark:
+        words.append(f"cut {_time(mark.marked_at, '%S')}: {mark.mark} ({mark.mark_reason})")
+    name = one.title or (f"“{one.preview}”" if one.preview else "")
+    own = inside(one.workspace, str(home.resolve()))  # a directory that nobody has named
+    about = [_time(one.updated_at), _short(name), "" if own else one.workspace]
+    return f"{'  '.join(words)}\n  {_harmless('  '.join(filter(None, about)))}"
 
 
-async def _mark(config: Config, session_id: str, word: str) -> int:
-    async with connect(config, Plain().note) as client:
-        await client.mark(session_id, word)
-    print(f"{session_id} {'has its mark' if word == 'mark' else 'has no mark any more'}")
+async def _search(client: Client, args: argparse.Namespace) -> int:
+    words = " ".join(args.words).encode(errors="replace").decode()
+    found = await client.search(words, args.limit)
+    while not found.complete:  # each time it gets further
+        Plain().note("… there is more to look through than is indexed yet; going on")
+        found = await client.search(words, args.limit)
+    for hit in found.data:
+        print(msgspec.json.encode(hit).decode() if args.json else _shown_hit(hit))
+    if not found.data:
+        raise Exit(Code.FAILED, f"nothing was found of: {_harmless(words)}")
     return Code.OK
 
 
-async def _release(config: Config) -> int:
-    async with connect(config, Plain().note) as client:
-        if not await client.is_served():
-            raise Exit(Code.TRY_AGAIN, "nobody serves the home, so nothing is held")
-        released = await client.release()
+def _shown_hit(hit: Hit) -> str:
+    head = f"{hit.session_id}  {_time(hit.at)}  {_harmless(_short(hit.title))}".rstrip()
+    snippet = _harmless(hit.snippet)
+    if sys.stdout.isatty() and not configuration.wants_no_colour():
+        snippet = snippet.replace("⟦", _BOLD).replace("⟧", _PLAIN)
+    return f"{head}\n  {hit.role}: {snippet}"
+
+
+async def _show(client: Client, args: argparse.Namespace) -> int:
+    session = await _whole(client, args.session_id)
+    if args.json:
+        print(msgspec.json.encode(session).decode())
+        return Code.OK
+    print(_harmless(export.markdown(session)), end="")
+    return Code.OK
+
+
+async def _rename(client: Client, args: argparse.Namespace) -> int:
+    meant = await resuming.named(client, args.session_id)
+    now = await client.rename(meant.session_id, " ".join(args.title))
+    if args.json:
+        print(msgspec.json.encode(now).decode())
+    elif now.title:
+        print(f"{now.session_id} is called: {_harmless(now.title)}")
+    else:
+        print(f"{now.session_id} has no title any more")
+    return Code.OK
+
+
+async def _fork(client: Client, args: argparse.Namespace) -> int:
+    meant = await resuming.named(client, args.session_id)
+    made = await client.fork(meant.session_id, args.title)
+    if args.json:
+        print(msgspec.json.encode(made).decode())
+    else:
+        print(f"{made.session_id} begins where {meant.session_id} is")
+        Plain().note(f"to go on with it: holdfast --resume {made.session_id}")
+    return Code.OK
+
+
+async def _export(client: Client, args: argparse.Namespace) -> int:
+    session = await _whole(client, args.session_id)
+    as_json = args.format == "json"
+    text = export.encode(session) if as_json else export.markdown(session)
+    if args.output in (None, "-"):
+        sys.stdout.write(_harmless(text) if sys.stdout.isatty() else text)
+    else:
+        saving.save(Path(args.output), text, force=args.force)
+        Plain().note(f"{session.session_id} is in {args.output}")
+    return Code.OK
+
+
+async def _mark(client: Client, args: argparse.Namespace) -> int:
+    try:
+        session_id = (await resuming.named(client, args.session_id)).session_id
+    except NotFound:
+        session_id = args.session_id  # one that no list shows can be marked, too
+    await client.mark(session_id, args.what)
+    print(f"{session_id} {'has its mark' if args.what == 'mark' else 'has no mark any more'}")
+    return Code.OK
+
+
+async def _release(client: Client, args: argparse.Namespace) -> int:
+    if not await client.is_served():
+        raise Exit(Code.TRY_AGAIN, "nobody serves the home, so nothing is held")
+    released = await client.release()
     print(f"{released} runs go on" if released else "No run was held.")
     return Code.OK
+
+
+async def _whole(client: Client, named: str) -> export.Exported:
+    info = await resuming.named(client, named)
+    return export.exported(info, await client.transcript(info.session_id))
+
+
+def _harmless(text: str) -> str:
+    """What was said must not steer the terminal."""
+    return Output().text("", text)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _ROOM else f"{line[: _ROOM - 1]}…"
+
+
+def _time(at: float, seconds: str = "") -> str:
+    form = f"%Y-%m-%d %H:%M{':' if seconds else ''}{seconds}"
+    return f"{datetime.fromtimestamp(at, UTC).astimezone():{form}}"
+
+
+_DOES: dict[str, Callable[[Client, argparse.Namespace], Coroutine[Any, Any, int]]] = {
+    "list": _list,
+    "search": _search,
+    "show": _show,
+    "rename": _rename,
+    "fork": _fork,
+    "export": _export,
+    "mark": _mark,
+    "unmark": _mark,
+    "release": _release,
+}

@@ -1,8 +1,12 @@
 """What the terminal reads and writes at the front door, as far as it needs it."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.cli.exits import Code, Exit
+from holdfast.core.images import to_url
+from holdfast.core.messages import Image
 from holdfast.core.types import Value
 
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})
@@ -14,19 +18,48 @@ _TOO_LATE = frozenset(
         "approval_not_active",
         "question_not_waiting",
         "run_not_accepting_steer",
+        "run_begun",
     }
 )
+
+
+class _Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    text: str
+
+
+class _Url(msgspec.Struct, frozen=True):
+    url: str
+
+
+class _Picture(msgspec.Struct, frozen=True, tag="image_url", tag_field="type"):
+    image_url: _Url
+
+
+class Spoken(msgspec.Struct, frozen=True):
+    """What somebody says with pictures."""
+
+    content: tuple[_Text | _Picture, ...]
+    role: str = "user"
+
+
+def spoken(words: str, images: Sequence[Image]) -> str | tuple[Spoken, ...]:
+    """Words, and the pictures that go with them, as a submission has them."""
+    if not images:
+        return words
+    pictures = (_Picture(_Url(to_url(image))) for image in images)
+    return (Spoken((*((_Text(words),) if words else ()), *pictures)),)
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `POST /v1/runs` takes."""
 
-    input: str
+    input: str | tuple[Spoken, ...]
     workspace: str = ""
     session_id: str = ""
     instructions: str = ""
     model: str = ""
     answerable: bool = True  # False: nobody is there who could be asked
+    mode: str = "queue"  # what the words do to a run of the session that is at work
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -66,6 +99,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     model: str
     created_at: float
     question: Question | None = None
+    error: str = ""  # why it failed
     owner: str = ""  # empty: the operator's own
 
     @property
@@ -177,6 +211,38 @@ class MessageList(msgspec.Struct, frozen=True):
     data: tuple[Message, ...]
 
 
+class Command(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `POST /v1/operator/sessions/{id}/command` takes."""
+
+    input: str
+    mode: str | None = None  # what words do here to a run that is at work
+    workspace: str = ""  # for the session, if words of the command begin it
+
+
+class Commanded(msgspec.Struct, frozen=True):
+    """What came of a slash command."""
+
+    output: str  # markdown; empty: there is nothing to say
+    session_id: str  # to go on with
+    busy: str | None = None  # what words do from now on, if that was chosen
+    run_id: str | None = None  # the run that reads words of the command
+    undone: str | None = None  # the words that were taken back
+
+
+class CommandInfo(msgspec.Struct, frozen=True):
+    """A slash command: without the slash."""
+
+    name: str
+    arguments: str
+    help: str
+
+
+class CommandList(msgspec.Struct, frozen=True):
+    """What `GET /v1/operator/commands` answers."""
+
+    data: tuple[CommandInfo, ...]
+
+
 class Confined(msgspec.Struct, frozen=True):
     """How well commands are confined; without a level while that is not known yet."""
 
@@ -200,6 +266,13 @@ class Models(msgspec.Struct, frozen=True):
     """What `GET /v1/models` answers: the one model that is served."""
 
     data: tuple[Model, ...]
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """What a request to the model, or a run, has cost."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -236,6 +309,22 @@ class Event(msgspec.Struct, frozen=True):
     name: str = ""
     status: str = ""
     background: bool = False
+    detach: bool = False
+    input: str = ""
+    images: int = 0
+    duration: float = 0.0
+    usage: Tokens | None = None
+
+    @property
+    def why(self) -> str:
+        """What went wrong, in words; empty where nothing did or nobody knows."""
+        match self.error:
+            case str(text):
+                return text
+            case {"message": str(text)}:
+                return text
+            case _:
+                return self.reason
 
 
 def question_of(event: Event) -> Question:
@@ -284,6 +373,10 @@ class TooLate(Exit):
     """What asked was answered before, ran out, or lost its run."""
 
 
+class Exists(Exit):
+    """There is a session of that name already. Nothing has changed."""
+
+
 class Passing(Exit):
     """Refused for a moment only."""
 
@@ -300,6 +393,8 @@ def refusal(status: int, content: bytes) -> Exit:
         return NotFound(Code.FAILED, error.message)
     if error.code in _TOO_LATE:
         return TooLate(Code.FAILED, error.message)
+    if error.code == "session_exists":
+        return Exists(Code.FAILED, error.message)
     if error.code == "workspace_fixed":
         return WorkspaceFixed(Code.USAGE, error.message)
     return Exit(Code.TRY_AGAIN if status in (429, 503) else Code.FAILED, error.message)

@@ -91,6 +91,8 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         chats.UpdateTaken,
         access.PairingConfirmed,
         access.UserRemoved,
+        session.SessionTitled,
+        session.SessionSeeded,
     }
 )
 

@@ -10,9 +10,11 @@ the end of another one (stopped in the queue) touches none.
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from holdfast.core.call import UNKNOWN_TEXT, CallSettled
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
-from holdfast.core.messages import Assistant, Message, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
 from holdfast.core.run import (
     Cause,
     ModelAnswered,
@@ -22,7 +24,7 @@ from holdfast.core.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session import MarkCleared, SessionMarked, SessionReset, Undone
+from holdfast.core.session import MarkCleared, SessionMarked, SessionReset, SessionSeeded, Undone
 from holdfast.core.types import CallId, Fact, InputId, RunId
 
 # The only facts a transcript is made of: a cold session reads these and no others.
@@ -39,6 +41,7 @@ MESSAGE_FACTS: tuple[type[Fact], ...] = (
     RunFailed,
     RunCancelled,
     SessionReset,
+    SessionSeeded,
     SessionMarked,
     MarkCleared,
     Undone,
@@ -109,6 +112,8 @@ class Transcript:
                 self._end(fact.run_id)
             case SessionReset():
                 self._past += self._begin_afresh()
+            case SessionSeeded(messages=messages):
+                self._seed(messages)
             case Undone():
                 self._undo()
             case _:
@@ -128,13 +133,16 @@ class Transcript:
 
     def for_model(self) -> list[Message]:
         """What the model reads now: no call without a result, and the note, if any."""
-        messages = list(self.messages)
-        messages.extend(ToolResult(call_id, UNKNOWN_TEXT) for call_id in self._open)
+        messages = self.so_far()
         if self._note and (at := self._unanswered(messages)) < len(messages):
-            messages[at] = User(f"{self._note}\n\n{messages[at].text}")
+            messages[at] = replace(messages[at], text=f"{self._note}\n\n{messages[at].text}")
         elif self._note:
             messages.append(User(self._note))
         return messages
+
+    def so_far(self) -> list[Message]:
+        """The same without a note: what another session may begin with."""
+        return [*self.messages, *(ToolResult(call_id, UNKNOWN_TEXT) for call_id in self._open)]
 
     def _unanswered(self, messages: list[Message]) -> int:
         """Where the words begin that the run at work has read last; the end: there are none."""
@@ -148,18 +156,31 @@ class Transcript:
         """Everything that was ever said, for people."""
         return (*self._past, *self._said())
 
+    def settled(self, run_id: RunId) -> tuple[Message, ...]:
+        """Everything that was said before that run's own words, if it has read any yet."""
+        return (*self._past, *self._said(self._begun.get(run_id)))
+
     def last_words(self) -> str:
         """All that was said to the run that read something last; empty: there is none."""
-        last = self.messages[max(self._begun.values()) :] if self._begun else ()
-        return "\n\n".join(m.text for m in last if isinstance(m, User))
+        return "\n\n".join(m.text for m in self._last_said() if m.text)
 
-    def _said(self) -> list[Message]:
-        """All since the last fresh start, what was undone included."""
+    def last_images(self) -> tuple[Image, ...]:
+        """The pictures that came with the last words."""
+        return tuple(image for m in self._last_said() for image in m.images)
+
+    def _last_said(self) -> list[User]:
+        last = self.messages[max(self._begun.values()) :] if self._begun else ()
+        return [m for m in last if isinstance(m, User)]
+
+    def _said(self, end: int | None = None) -> list[Message]:
+        """All since the last fresh start, what was undone included; up to the message at `end`."""
         said, at = list[Message](), 0
         for where, undone in self._undone:
+            if end is not None and where > end:
+                break
             said += (*self.messages[at:where], *undone)
             at = where
-        return said + self.messages[at:]
+        return said + self.messages[at:end]
 
     def _undo(self) -> None:
         if self._begun:
@@ -178,6 +199,12 @@ class Transcript:
         said, self.messages, self._undone = self._said(), [], []
         return said
 
+    def _seed(self, messages: tuple[Message, ...]) -> None:
+        """It is mended like a history of the caller's, and never taken back: no run has read it."""
+        for message in messages:
+            self._take(message)
+        self._close_open_calls()
+
     def _read(self, admitted: InputAdmitted, *, first: bool) -> None:
         if admitted.history is not None:
             said = self._begin_afresh()
@@ -187,7 +214,7 @@ class Transcript:
         self._close_open_calls()
         if first:
             self._note = self._first_note()
-        self._take(User(admitted.text))
+        self._take(User(admitted.text, admitted.images))
 
     def _first_note(self) -> str:
         """What a run's first words are preceded by: nothing where there is nothing to resume."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.messages import Message
+from holdfast.core.messages import Image, Message
 from holdfast.core.types import Fact, InputId, RunId
 from holdfast.errors import IllegalTransition
 
@@ -65,6 +65,7 @@ class InputAdmitted(Fact, tag="input.admitted", omit_defaults=True):
     came: Came | None = None  # from a chat: its cursor moves with this fact
     hosts: tuple[str, ...] = ()  # that its words name
     reply_to: str = ""  # the message the run it steers answers from now on; empty: as before
+    images: tuple[Image, ...] = ()  # that came with its words
 
 
 class InputPromoted(Fact, tag="input.promoted"):

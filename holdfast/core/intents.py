@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from holdfast.core.address import Address
 from holdfast.core.approval import Choice, Role
 from holdfast.core.inbox import Came, Mode
-from holdfast.core.messages import Message
+from holdfast.core.messages import Image, Message
 from holdfast.core.types import OPERATOR, CallId, Owner, RequestId, RunId, SessionId, Value
 
 
@@ -76,7 +76,8 @@ class Submit(Value):
     address: Address | None = None  # the chat the answer goes to
     progress: bool = False  # how far it is can be shown there
     hosts: tuple[str, ...] = ()  # that the words name
-    instead: bool = False  # of the last exchange, which no longer counts
+    instead: bool = False  # of the last exchange, which no longer counts; its pictures do
+    images: tuple[Image, ...] = ()  # that go with the words
 
 
 class Stop(Value):
@@ -119,6 +120,7 @@ class Submitted(Value):
 
 class Stopping(Value):
     run_id: RunId
+    unread: tuple[str, ...] = ()  # words that nobody will read now
 
 
 class Steered(Value):

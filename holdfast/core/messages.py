@@ -13,10 +13,18 @@ class Proposal(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class User(msgspec.Struct, frozen=True, tag="user", tag_field="role"):
-    """Somebody's words."""
+class Image(msgspec.Struct, frozen=True):
+    """A picture. Its media type is what its bytes are: see core/images.py."""
+
+    media_type: str
+    data: bytes
+
+
+class User(msgspec.Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True):
+    """Somebody's words, and the pictures that came with them. There is one or the other."""
 
     text: str
+    images: tuple[Image, ...] = ()
 
 
 class Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role", omit_defaults=True):

@@ -17,6 +17,7 @@ from holdfast.core import approval, call, chats, child, inbox, lifecycle, proces
 from holdfast.core.approval import Approval, Grant, Level, PostureSeen, Standing
 from holdfast.core.chats import Chats
 from holdfast.core.inbox import Input, InputAdmitted
+from holdfast.core.messages import Message
 from holdfast.core.rules import Permission
 from holdfast.core.run import Run, RunQueued
 from holdfast.core.suspects import Judgement, Verdict, judge
@@ -100,10 +101,25 @@ class Undone(Fact, tag="session.undone"):
     came: inbox.Came | None = None  # the word from a chat that said so
 
 
+class SessionTitled(Fact, tag="session.titled"):
+    """What people call it from here on; empty: it has no name."""
+
+    title: str
+    by: Owner
+
+
+class SessionSeeded(Fact, tag="session.seeded", omit_defaults=True):
+    """What a session begins with that was said elsewhere: it is a fork, or was imported."""
+
+    messages: tuple[Message, ...]
+    source: str  # "fork of …", or where it was before
+    began_at: float = 0.0  # when that was said, first and last; 0: as the journal has it
+    said_at: float = 0.0
+
+
 _Own = SessionOpened | SessionSuspended | SessionReset | SessionReopened
-Event = (
-    _Own | SessionMarked | MarkCleared | ModelChosen | Undone | lifecycle.Event
-)  # those in the session that keeps what is the gateway's
+_Kept = SessionMarked | MarkCleared | ModelChosen | Undone | SessionTitled | SessionSeeded
+Event = _Own | _Kept | lifecycle.Event  # the last in the session that keeps what is the gateway's
 
 P, S = Status.OPEN, Status.SUSPENDED
 
@@ -144,6 +160,7 @@ class Session(msgspec.Struct, frozen=True):
     cwd: str = ""  # where the next command starts; empty: at the workspace
     ended: Run | None = None  # the run that ended last
     model: str = ""  # that somebody chose for it
+    title: str = ""  # what people call it
     hosts: frozenset[str] = frozenset()  # that its people named
     chats: Chats = Chats()  # all of them, in the session that keeps them
 
@@ -198,6 +215,8 @@ def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
             return replace(session, mark=None)
         case ModelChosen(model=model):
             return replace(session, model=model)
+        case SessionTitled(title=title):
+            return replace(session, title=title)
         case child.ChildBegun() | child.ChildEnded():
             return recall(session, event)
         case _ if isinstance(event, _CHAT_EVENTS):

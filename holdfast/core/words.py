@@ -90,7 +90,7 @@ def admitted(
     """What it takes to place `words`; `queued` is the run they get if they get one."""
     match placement:
         case Replies(run_id=run_id, call_id=call_id):
-            return answer(now, run_id, call_id, words)
+            return (*answer(now, run_id, call_id, words), *_pictures(run_id, words))
         case Join(run_id=run_id, displaces=displaces):
             newest = _newest(now.runs[run_id], queued)
             words = replace(words, run_id=run_id, mode=Mode.STEER, reply_to=newest)
@@ -116,8 +116,17 @@ def _make_way(now: Session, displaced: RunId | None) -> tuple[Fact, ...]:
 def _with_unread(now: Session, displaced: RunId | None, words: InputAdmitted) -> InputAdmitted:
     """What a run that makes way has not read comes along: nothing that was said is lost."""
     unread = () if displaced is None else now.runs[displaced].unread
-    said = [now.inputs[i].admitted.text for i in unread]
-    return replace(words, text="\n\n".join((*said, words.text))) if said else words
+    if not unread:
+        return words
+    said = [*(now.inputs[i].admitted for i in unread), words]
+    text = "\n\n".join(one.text for one in said if one.text)
+    return replace(words, text=text, images=tuple(image for one in said for image in one.images))
+
+
+def _pictures(run_id: RunId, words: InputAdmitted) -> tuple[Fact, ...]:
+    """The pictures of an answer: a tool's result is text, so the run reads them right after it."""
+    alone = replace(words, run_id=run_id, mode=Mode.STEER, text="", came=None)
+    return (alone,) if words.images else ()
 
 
 def answer(now: Session, run_id: RunId, call_id: CallId, words: InputAdmitted) -> tuple[Fact, ...]:

@@ -19,7 +19,7 @@ from holdfast.core import workspace as workspaces
 from holdfast.core.approval import Role
 from holdfast.core.events import Record
 from holdfast.core.inbox import Idempotency, InputAdmitted, Mode
-from holdfast.core.intents import RequestKey, Submit, Submitted
+from holdfast.core.intents import Principal, RequestKey, Submit, Submitted
 from holdfast.core.limits import Limits
 from holdfast.core.run import Origin, RunQueued, Status
 from holdfast.core.session import SessionOpened, Undone, admit, go_on
@@ -153,16 +153,17 @@ class Intake:
     async def _open(self, intent: Submit, key: SessionKey, claim: _Claim | None) -> Submitted:
         opened = SessionOpened(
             session_id=key.session_id,
-            workspace=self._workspace(intent, key),
+            workspace=self.workspace(intent.by, intent.workspace, key),
             platform=intent.by.platform,
         )
         return await self._admit(intent, self._sessions.create(key), claim, (opened,))
 
-    def _workspace(self, intent: Submit, key: SessionKey) -> str:
-        if not intent.workspace:
+    def workspace(self, by: Principal, wanted: str, key: SessionKey) -> str:
+        """Where a new session works; refused if it may not work there."""
+        if not wanted:
             return workspaces.own(str(self._defaults.home), key)
-        path = Path(_resolved(intent.workspace))
-        allowed = intent.by.platform == "cli" or any(
+        path = Path(_resolved(wanted))
+        allowed = by.platform == "cli" or any(
             path.is_relative_to(root.resolve()) for root in self._defaults.roots
         )
         if not allowed:
@@ -172,7 +173,7 @@ class Intake:
                 param="workspace",
             )
         home = str(self._defaults.home.resolve())
-        insists = intent.by.platform == "cli"
+        insists = by.platform == "cli"
         if str(path) != workspaces.own(home, key) and (
             workspaces.inside(str(path), home)
             or (workspaces.holds(str(path), home) and not insists)
@@ -214,6 +215,7 @@ class Intake:
             idempotency=None if asked is None else _named(asked),
             came=intent.came,
             hosts=intent.hosts,
+            images=held.transcript.last_images() if intent.instead else intent.images,
         )
         model = now.model or self._defaults.model
         queued = RunQueued(run_id=run_id, input_id=input_id, model=model, origin=_origin(intent))

@@ -15,10 +15,11 @@ from holdfast.core import delivery
 from holdfast.core.events import Record
 from holdfast.core.lifecycle import Reason, Recorded
 from holdfast.core.types import RunId, Value
-from holdfast.engine import chats, conversation, notices
+from holdfast.engine import chats, dialogue, notices
 from holdfast.engine.chats import Chats, Connected, Place
 from holdfast.engine.clock import Clock
-from holdfast.engine.conversation import Control, Conversation
+from holdfast.engine.conversation import Conversation
+from holdfast.engine.dialogue import Control
 from holdfast.engine.lanes import Outlet
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.people import People
@@ -78,8 +79,8 @@ class Messenger:
         self.outbox = Outbox(journal, sessions, clock, outlets, tasks)
 
         def converse(found: Chats, place: Place) -> Conversation:
-            parts = conversation.Parts(gateway, journal, sessions, clock, model, self.control)
-            return Conversation(parts, found, place)
+            parts = dialogue.Parts(gateway, journal, sessions, clock, model)
+            return Conversation(parts, found, place, self.control)
 
         parts = chats.Parts(
             gateway, journal, sessions, clock, addresses.hosts, having.commands, converse

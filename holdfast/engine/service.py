@@ -5,7 +5,7 @@ woken, and a stopped run interrupted, when the journal says that the fact is com
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -14,6 +14,7 @@ from typing import Any, assert_never, overload
 import anyio
 from anyio.abc import TaskGroup
 
+from holdfast.commands.command import Command
 from holdfast.core import answers, call, lifecycle, rules, run, session, words
 from holdfast.core.approval import (
     ApprovalDenied,
@@ -48,15 +49,17 @@ from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import RunQueued, RunRequeued, StopAsked
 from holdfast.core.types import OPERATOR, Fact, InputId, RunId, SessionKey, Value
-from holdfast.engine import drain, timers
+from holdfast.engine import dialogue, drain, timers
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children
 from holdfast.engine.clerk import Clerk
 from holdfast.engine.clock import Clock
 from holdfast.engine.coordinator import Coordinator
+from holdfast.engine.desk import Desk
 from holdfast.engine.intake import Defaults, Intake
 from holdfast.engine.keeper import Keeper
 from holdfast.engine.keeper import check_admin as _check_admin
+from holdfast.engine.library import Library
 from holdfast.engine.live import Live
 from holdfast.engine.messenger import Chatting, Messenger, split
 from holdfast.engine.outbox import Outbox
@@ -101,6 +104,7 @@ class Parts(Value):
     hands: Hands
     audit: Audit
     chatting: Chatting | None = None  # None: no gateway, but a terminal that embeds us
+    commands: Callable[[], Mapping[str, Command]] = dict  # the operator's, at first use
 
 
 class Service(Reads):
@@ -129,6 +133,9 @@ class Service(Reads):
         self._processes = Processes(sessions, parts.clock, parts.hands, tasks, parts.model_name)
         defaults = Defaults(parts.model_name, parts.home, parts.workspace_roots)
         self._intake = Intake(parts.journal, sessions, parts.clock, parts.limits, defaults)
+        self.library = Library(
+            parts.journal, sessions, parts.model_name, self._intake.workspace
+        )
         self._coordinator = Coordinator(
             tasks, self._runner().drive, self._broken, self._orphaned, parts.limits.running
         )
@@ -151,6 +158,8 @@ class Service(Reads):
                 parts.model_name,
                 parts.audit,
             )
+        seats = dialogue.Parts(self, parts.journal, sessions, parts.clock, model)
+        self.desk = Desk(seats, parts.commands, self._needed)
         self.clerk = Clerk(self.messenger.outbox if self.messenger else self._unsent(), parts.audit)
         parts.journal.on_commit(self._committed)
 
@@ -369,8 +378,7 @@ class Service(Reads):
                     case Submit():
                         if intent.session_id is not None:
                             key = SessionKey(intent.by.owner, intent.session_id)
-                            await self._recovery.need(key)
-                            await self._children.need(key)
+                            await self._needed(key)
                         return await self._intake.submit(intent, self._status)
                     case Stop():
                         return await self._stop(intent)
@@ -383,6 +391,11 @@ class Service(Reads):
             except Conflict:
                 continue  # somebody appended meanwhile: look again, decide again
         raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
+
+    async def _needed(self, key: SessionKey) -> None:
+        """Somebody has something to do with a session that may have been left aside."""
+        await self._recovery.need(key)
+        await self._children.need(key)
 
     def health(self) -> Health:
         """How it is doing, from memory."""
@@ -415,10 +428,12 @@ class Service(Reads):
                 raise no_such_run(intent.run_id, "It has ended.")
             if intent.unless_begun and now.driven:
                 raise Refused("run_begun", f"Run {intent.run_id} has begun. Nothing changed.")
-            if not now.stop_reason:
+            unread: tuple[str, ...] = ()
+            if not now.stop_reason:  # else whoever asked for it was told, or has them
+                unread = tuple(held.session.inputs[i].admitted.text for i in now.unread)
                 facts = session.stop(held.session, intent.run_id, intent.reason)
                 await self._sessions.append(held, *facts).wait()
-        return Stopping(intent.run_id)
+        return Stopping(intent.run_id, unread)
 
     async def _steer(self, intent: Steer) -> Steered:
         try:

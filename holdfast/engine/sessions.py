@@ -47,6 +47,7 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
     ChildEnded,
     session_machine.SessionReopened,
     session_machine.ModelChosen,
+    session_machine.SessionTitled,
     *chats.KEPT,
 )
 

@@ -73,6 +73,23 @@ class RunRow(Value):
     stopping: bool
 
 
+class SessionRow(Value):
+    """What a list shows of one session."""
+
+    key: SessionKey
+    stream: int
+    workspace: str
+    platform: str
+    status: str  # "open" or "suspended"
+    title: str
+    preview: str  # the first words, in one line
+    model: str  # of its last run, or chosen since; empty: the configured one
+    created_at: float
+    updated_at: float  # when it was last spoken in; of what was imported: there
+    changed_at: float  # when words or a title were last taken in here
+    unfinished: int  # runs
+
+
 class RunFilter(Value):
     owner: Owner | None  # None: everybody's
     status: frozenset[Status]
@@ -160,6 +177,21 @@ class Journal(Protocol):
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
         """Runs of one owner or of all, newest first: run ids rise with time."""
+        ...
+
+    async def session(self, key: SessionKey) -> SessionRow | None:
+        """What a list would show of it, whether it is listed or not."""
+        ...
+
+    async def sessions(self, owner: Owner, limit: int, after: SessionId | None) -> list[SessionRow]:
+        """An owner's sessions after the named one, by `updated_at`, newest first.
+
+        Not the gateway's own, nor those of children. After one that there is not: none.
+        """
+        ...
+
+    async def changed_sessions(self, owner: Owner, since: float) -> list[SessionRow]:
+        """Of the same all whose `changed_at` is not before `since`, the latest change first."""
         ...
 
     async def unfinished(self) -> list[RunRow]:

@@ -22,8 +22,9 @@ from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.run import Run
 from holdfast.core.session import Session, SessionOpened, evolve
 from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey
-from holdfast.journal import chats, codec
+from holdfast.journal import chats, codec, listing
 from holdfast.journal.blobs import Blobs
+from holdfast.journal.listing import Listing
 from holdfast.journal.migrate import migrate
 
 Row = tuple[Any, ...]
@@ -38,9 +39,10 @@ def run_row(run: Run, owner: Owner, stream: int, first: int, ended: int | None) 
     )  # fmt: skip
 
 
-def session_row(opened: SessionOpened, owner: Owner, stream: int, at: float) -> Row:
-    """A session in `sessions`."""
-    return (stream, owner, opened.session_id, opened.workspace, opened.platform, at, 0)
+def session_row(opened: SessionOpened, owner: Owner, stream: int, shown: Listing) -> Row:
+    """A session in `sessions`, with what its first facts say to whoever lists it."""
+    where = (opened.session_id, opened.workspace, opened.platform)
+    return (stream, owner, *where, shown.created_at, 0, *shown.columns())
 
 
 def key_row(asked: Idempotency, owner: Owner, run_id: RunId, at: float) -> Row:
@@ -99,7 +101,8 @@ def _fold(
     stream: int, events: Iterable[Row], blobs: Blobs
 ) -> tuple[list[Row], list[Row], list[Row], list[_Chatted]]:
     """What one stream's events amount to: its session, runs, requests, and changes of chats."""
-    sessions: list[Row] = []
+    opened: list[tuple[SessionOpened, Owner]] = []
+    shown = Listing()
     runs: dict[RunId, Row] = {}
     named: list[Row] = []
     chatted: list[_Chatted] = []
@@ -109,8 +112,10 @@ def _fold(
     for _, seq, owner, at, version, data, blob in events:
         fact = codec.decode(data if blob is None else blobs.get(blob), version)
         session = evolve(session, fact, at)
+        if type(fact) in listing.CHANGING:
+            shown.add(fact, at)
         if isinstance(fact, SessionOpened):
-            sessions.append(session_row(fact, owner, stream, at))
+            opened.append((fact, owner))
         elif isinstance(fact, InputAdmitted) and fact.idempotency is not None:
             named.append(key_row(fact.idempotency, owner, fact.run_id, at))
         latest = max(latest, at)
@@ -124,6 +129,7 @@ def _fold(
             runs[run_id] = run_row(run, owner, stream, first[run_id], None)
         elif (run := session.ended) is not None and run.id == run_id:
             runs[run_id] = run_row(run, owner, stream, first[run_id], seq)
+    sessions = [session_row(fact, whose, stream, shown) for fact, whose in opened]
     return sessions, list(runs.values()), named, chatted
 
 

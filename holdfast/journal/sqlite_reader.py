@@ -20,7 +20,14 @@ from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, Sessi
 from holdfast.journal import codec
 from holdfast.journal.batch import delta
 from holdfast.journal.blobs import Blobs
-from holdfast.journal.journal import Outbound, Replayed, RunFilter, RunRow, StreamRow
+from holdfast.journal.journal import (
+    Outbound,
+    Replayed,
+    RunFilter,
+    RunRow,
+    SessionRow,
+    StreamRow,
+)
 
 READERS = 4
 
@@ -44,6 +51,18 @@ _RUNS = """
 SELECT r.run_id, r.owner, s.session_id, r.stream, r.first_seq, r.ended_seq, r.status,
        r.created_at, r.updated_at, r.model, r.last_event, r.stopping
 FROM runs r JOIN sessions s USING (stream)
+"""
+_SESSIONS = """
+SELECT s.owner, s.session_id, s.stream, s.workspace, s.platform, s.status, s.title, s.preview,
+       s.model, s.created_at, s.updated_at, s.changed_at,
+       (SELECT count(*) FROM runs r WHERE r.stream = s.stream AND r.ended_seq IS NULL)
+FROM sessions s
+"""
+_LISTED = "WHERE s.owner = :owner AND s.listed = 1"
+_AFTER = """
+AND (s.updated_at, s.stream) < (
+    SELECT updated_at, stream FROM sessions WHERE owner = :owner AND session_id = :after
+)
 """
 _RECORDS = """
 SELECT seq, at, kind, version, data, blob, run_id, NULL FROM events
@@ -148,6 +167,28 @@ class SqliteReader:
         order = f"ORDER BY r.run_id DESC LIMIT {query.limit:d}"
         rows = await self._all(f"{_RUNS} WHERE {' AND '.join(where)} {order}", parameters)
         return [_run_row(row) for row in rows]
+
+    async def session(self, key: SessionKey) -> SessionRow | None:
+        """What a list would show of it, whether it is listed or not."""
+        found = await self._sessions("WHERE s.owner = ? AND s.session_id = ?", key)
+        return found[0] if found else None
+
+    async def sessions(self, owner: Owner, limit: int, after: SessionId | None) -> list[SessionRow]:
+        """An owner's sessions after the named one, by `updated_at`, newest first."""
+        where = _LISTED if after is None else _LISTED + _AFTER
+        order = "ORDER BY s.updated_at DESC, s.stream DESC LIMIT :limit"
+        return await self._sessions(
+            f"{where} {order}", {"owner": owner, "after": after, "limit": limit}
+        )
+
+    async def changed_sessions(self, owner: Owner, since: float) -> list[SessionRow]:
+        """Of the same all whose `changed_at` is not before `since`, the latest change first."""
+        where = f"{_LISTED} AND s.changed_at >= :since ORDER BY s.changed_at DESC, s.stream DESC"
+        return await self._sessions(where, {"owner": owner, "since": since})
+
+    async def _sessions(self, where: str, parameters: Parameters) -> list[SessionRow]:
+        rows = await self._all(_SESSIONS + where, parameters)
+        return [SessionRow(SessionKey(Owner(row[0]), SessionId(row[1])), *row[2:]) for row in rows]
 
     async def unfinished(self) -> list[RunRow]:
         """Every run that has not ended, oldest first. This is what recovery reads."""

@@ -25,9 +25,10 @@ from holdfast.core.inbox import InputAdmitted
 from holdfast.core.session import SessionOpened
 from holdfast.core.types import RunId, kind
 from holdfast.errors import JournalUnavailable
-from holdfast.journal import chats, codec
+from holdfast.journal import chats, codec, listing
 from holdfast.journal.batch import Batch, call_of
 from holdfast.journal.blobs import Blobs
+from holdfast.journal.listing import Listing
 from holdfast.journal.migrate import migrate
 from holdfast.journal.projections import Row, key_row, session_row
 
@@ -138,7 +139,8 @@ class SqliteWriter:
     def _insert(self, batch: Batch) -> None:
         events: list[Row] = []
         deltas: list[Row] = []
-        sessions: list[Row] = []
+        opened: list[tuple[SessionOpened, int]] = []
+        listed: dict[int, Listing] = {}
         named: list[Row] = []
         chatted: list[Record] = []
         for record, data in zip(batch.records, batch.data, strict=True):
@@ -154,13 +156,22 @@ class SqliteWriter:
             if len(data) > BLOB_FROM:
                 row, blob = b"", self._blobs.put(data)
             events.append((stream, seq, owner, run_id, at, name, codec.VERSION, row, blob))
+            if type(fact) in listing.CHANGING:
+                if (shown := listed.get(stream)) is None:
+                    shown = listed[stream] = Listing()
+                shown.add(fact, at)
             if type(fact) is SessionOpened:
-                sessions.append(session_row(fact, owner, stream, at))
+                opened.append((fact, stream))
             elif type(fact) is InputAdmitted and (asked := fact.idempotency) is not None:
                 named.append(key_row(asked, owner, fact.run_id, at))
             if type(fact) in chats.CHANGING:
                 chatted.append(record)
+        sessions = [
+            session_row(fact, batch.keys[stream].owner, stream, listed.pop(stream))
+            for fact, stream in opened
+        ]
         self._insert_rows("INSERT INTO sessions", sessions)
+        listing.apply(self._connection, listed)
         self._insert_rows("INSERT INTO events", events)
         self._insert_rows("INSERT INTO deltas", deltas)
         self._insert_rows("INSERT OR REPLACE INTO request_keys", named)
@@ -234,6 +245,7 @@ def connect(path: Path, boot_id: str) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_size_limit = 16777216")
     connection.execute("PRAGMA synchronous = FULL")
     migrate(connection, "sqlite")
+    listing.fill(connection, Blobs(path.parent))
     _note_boot(connection, boot_id)
     return connection
 

@@ -1,4 +1,4 @@
-"""The chat-completions wire: a request as bytes, an answer from bytes, a refusal's meaning.
+"""The chat-completions wire, the way back: an answer from bytes, a refusal's meaning.
 
 The stream is worked on as bytes until a line is whole, so neither a split character nor
 a split event matters; all that arrives in one read becomes at most one piece for each
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.messages import Assistant, Proposal
 from holdfast.core.redaction import Redactor
 from holdfast.core.types import CallId, Usage, Value
 from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
@@ -49,56 +49,6 @@ _HINTS = {
     403: "check OPENAI_API_KEY and HOLDFAST_MODEL",
     404: "check HOLDFAST_MODEL and OPENAI_BASE_URL",
 }
-
-
-class _Function(msgspec.Struct, frozen=True):
-    name: str
-    arguments: str
-
-
-class _Call(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
-    id: str
-    function: _Function
-
-
-class _System(msgspec.Struct, frozen=True, tag="system", tag_field="role"):
-    content: str
-
-
-class _User(msgspec.Struct, frozen=True, tag="user", tag_field="role"):
-    content: str
-
-
-class _Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role"):
-    content: str | None
-    tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
-
-
-class _ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):
-    tool_call_id: str
-    content: str
-
-
-class _Declared(msgspec.Struct, frozen=True):
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-
-class _Tool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
-    function: _Declared
-
-
-class _StreamOptions(msgspec.Struct, frozen=True):
-    include_usage: bool = True
-
-
-class _Body(msgspec.Struct, frozen=True):
-    model: str
-    messages: list[_System | _User | _Assistant | _ToolResult]
-    stream: bool = True
-    stream_options: _StreamOptions = _StreamOptions()
-    tools: list[_Tool] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _FunctionDelta(msgspec.Struct, gc=False):
@@ -153,35 +103,6 @@ class _Refusal(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
-
-
-def encode(request: Request) -> bytes:
-    """The body of a request for a streamed answer."""
-    head: list[_System | _User | _Assistant | _ToolResult] = []
-    if request.system:
-        head.append(_System(request.system))
-    body = _Body(
-        request.model,
-        head + [_wire(message) for message in request.messages],
-        tools=[_Tool(_Declared(t.name, t.description, dict(t.schema))) for t in request.tools]
-        or msgspec.UNSET,
-    )
-    return _encode(body)
-
-
-def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
-    match message:
-        case ToolResult(call_id, text):
-            return _ToolResult(call_id, text)
-        case Assistant(text, calls) if calls:
-            wired = [_Call(c.call_id, _Function(c.tool, c.arguments)) for c in calls]
-            return _Assistant(text or None, wired)
-        case Assistant(text):
-            return _Assistant(text)
-        case User(text):
-            return _User(text)
-        case System(text):
-            return _System(text)
 
 
 class Peer(Value):

@@ -3,7 +3,7 @@
 It reads the user's last words as one command and proposes the call that it means, if
 the request offers that tool; what the tool answers is its answer. Everything else gets
 a short text: that no model is configured, what can be done without one, and how to
-configure one.
+configure one. Pictures nobody looks at, and it says so.
 """
 
 import re
@@ -17,6 +17,7 @@ from holdfast.core.types import CallId
 from holdfast.models.model import Answer, Piece, Request, Text, ToolSpec
 
 NOTE = "(offline: no model is configured; this is the tool's own output)"
+UNSEEN = "(I have not looked at what you attached: pictures need a model.)\n"
 HELP = """\
 No model is configured, so I cannot think or chat. I can still work with your files:
 
@@ -27,8 +28,9 @@ No model is configured, so I cannot think or chat. I can still work with your fi
   replace "old" with "new" in notes.txt
   !command                     where running commands is possible
 
-To configure a model, set OPENAI_API_KEY, or OPENAI_BASE_URL and HOLDFAST_MODEL for a
-server of your own (HOLDFAST_MODEL=openai/its-model). `holdfast doctor` says what it found.
+To configure a model: `holdfast setup` finds what is there and tries it. By hand: set
+OPENAI_API_KEY, or OPENAI_BASE_URL and HOLDFAST_MODEL for a server of your own
+(HOLDFAST_MODEL=openai/its-model). `holdfast doctor` says what it found.
 """
 
 _PATH = r"(?:\"(?P<quoted>[^\"\n]+)\"|(?P<path>\S+))"
@@ -66,6 +68,7 @@ class Offline:
         if isinstance(said, Proposal):
             yield Answer("", calls=(said,))
             return
+        said = _unseen(request.messages) + said
         for line in said.splitlines(keepends=True):
             yield Text(line)
         yield Answer(said)
@@ -109,16 +112,26 @@ def _last(messages: Sequence[Message]) -> tuple[str, list[str]]:
             case ToolResult(_, text):
                 results.insert(0, text)
             case User(text):
-                if text.startswith("[System note:"):  # ours, about a cut; the words come after it
-                    text = text.partition("]\n\n")[2]
-                if text and not results:
-                    return text.strip(), []
+                words = _words(text)
+                if (words or message.images) and not results:
+                    return words.strip(), []
                 if results:
                     break
             case _:
                 if results:
                     break
     return "", results
+
+
+def _unseen(messages: Sequence[Message]) -> str:
+    """What to say of the pictures that came with the user's last words."""
+    said = (m for m in reversed(messages) if isinstance(m, User) and (m.images or _words(m.text)))
+    return UNSEEN if next(said, User("")).images else ""
+
+
+def _words(text: str) -> str:
+    """What a user really said: our own note about a cut may stand before it, or alone."""
+    return text.partition("]\n\n")[2] if text.startswith("[System note:") else text
 
 
 def _propose(tool: ToolSpec, found: dict[str, str | None]) -> Proposal:

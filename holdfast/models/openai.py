@@ -2,7 +2,7 @@
 
 The pool lives as long as the process: a connection whose answer was read to its end
 goes back to it, any other is closed, whoever ended the reading. What the bytes mean is
-the business of `holdfast.models.completions`.
+the business of `holdfast.models.completions`, and of `completions_request` on the way there.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
@@ -15,7 +15,8 @@ import msgspec
 from yarl import URL
 
 from holdfast.errors import HoldfastError, Misconfigured, Rejected
-from holdfast.models.completions import Incoming, Peer, Said, encode, read_refusal, retry_after
+from holdfast.models.completions import Incoming, Peer, Said, read_refusal, retry_after
+from holdfast.models.completions_request import encode
 from holdfast.models.model import Piece, Request
 
 _REFUSAL_LIMIT = 64 << 10  # bytes read of a refusal

@@ -10,7 +10,9 @@
 A TURN is a list of steps, each an object with `do`:
 
     {"do": "say", "text": "Hello"}             `{input}` in it is the last user text,
-    {"do": "think", "text": "Hm"}              `{result}` the last tool result
+    {"do": "think", "text": "Hm"}              `{result}` the last tool result,
+                                               `{images}` how many pictures came with that
+                                               text; it looks at none
     {"do": "call", "tool": "read_file", "arguments": {"path": "a.txt"}}
     {"do": "wait", "seconds": 0.5}
     {"do": "spend", "input_tokens": 10, "output_tokens": 2}
@@ -30,6 +32,7 @@ from typing import Any, assert_never
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.messages import Assistant, Message, Proposal, ToolResult, User
 from holdfast.core.types import CallId, Usage
@@ -105,7 +108,7 @@ class Scripted:
         asked, result, since, before = _place(request.messages)
         script = await self._load(request.model)
         if isinstance(script, Rules):
-            rule = next((r for r in script.rules if re.search(r.when, asked)), None)
+            rule = next((r for r in script.rules if re.search(r.when, asked.text)), None)
             turns, number = rule.turns if rule else (), since
         else:
             turns, number = script, before
@@ -121,7 +124,7 @@ class Scripted:
                     yield kind(said[kind][-1])
                 case Call(tool, arguments):
                     raw = msgspec.json.encode(arguments).decode()
-                    raw = _fill(raw, _quoted(asked), _quoted(result))
+                    raw = _fill(raw, replace(asked, text=_quoted(asked.text)), _quoted(result))
                     calls.append(Proposal(CallId(f"call_{secrets.token_hex(12)}"), tool, raw))
                 case Wait(seconds):
                     await self._sleep(seconds)
@@ -169,13 +172,13 @@ def _parse(text: bytes) -> tuple[Turn, ...] | Rules:
     return script
 
 
-def _place(messages: Sequence[Message]) -> tuple[str, str, int, int]:
-    """The last user text, the last tool result, the answers since that text, and all answers."""
-    asked, result, since, before = "", "", 0, 0
+def _place(messages: Sequence[Message]) -> tuple[User, str, int, int]:
+    """What was said last, the last tool result, the answers since those words, and all answers."""
+    asked, result, since, before = User(""), "", 0, 0
     for message in messages:
         match message:
-            case User(text) if words := _words(text):
-                asked, since = words, 0
+            case User(text, images) if images or _words(text):
+                asked, since = User(_words(text), images), 0
             case ToolResult(_, text):
                 result = text
             case Assistant():
@@ -194,8 +197,9 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-def _fill(text: str, asked: str, result: str) -> str:
-    return text.replace("{input}", asked).replace("{result}", result)
+def _fill(text: str, asked: User, result: str) -> str:
+    text = text.replace("{images}", str(len(asked.images)))
+    return text.replace("{input}", asked.text).replace("{result}", result)
 
 
 def _error(fail: Fail) -> HoldfastError:

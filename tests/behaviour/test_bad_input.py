@@ -381,9 +381,12 @@ async def test_whatever_a_fuzzer_sends_nothing_breaks_freezes_or_is_left_behind(
         sessions = ledger.ask(
             it.home,
             "SELECT count(*) FROM sessions WHERE session_id NOT LIKE '/%' "
-            "AND stream NOT IN (SELECT stream FROM runs)",
+            "AND stream NOT IN (SELECT stream FROM runs) "
+            "AND stream NOT IN (SELECT stream FROM events WHERE kind = 'session.seeded')",
         )
         assert sessions == [(0,)], f"a refusal left a session (seed {SEED})"
+        forks = ledger.ask(it.home, "SELECT count(*) FROM events WHERE kind = 'session.seeded'")
+        assert forks == [(tally.statuses[201],)], f"a refusal left a fork (seed {SEED})"
         assert (await it.get("/health"))[1]["status"] == "ok"
         assert not [line for line in it.lines if KEY in line or '"level": "error"' in line]
 

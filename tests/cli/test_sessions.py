@@ -1,17 +1,21 @@
-"""`holdfast sessions`: marks are shown, set and dropped, and nothing is made up."""
+"""`holdfast sessions`: found, shown, named, forked, exported and imported; marks, and nothing made up."""
 
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import anyio
 import pytest
 
+from tests.cli.test_hermes import CALL, database
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import Wait, serve, stream, token
 
-pytestmark = [pytest.mark.anyio, pytest.mark.promise("BACK-12")]
+pytestmark = pytest.mark.anyio
 
 
 async def _say(it: GatewayProcess, *words: str) -> "CompletedProcess[bytes]":
@@ -19,6 +23,7 @@ async def _say(it: GatewayProcess, *words: str) -> "CompletedProcess[bytes]":
     return await anyio.run_process(command, env=it.environment, cwd=it.home, check=False)
 
 
+@pytest.mark.promise("BACK-12")
 async def test_a_mark_is_shown_with_its_cause_and_time_and_dropped_whole(tmp_path: Path) -> None:
     waits = '[recovery]\non_start = "wait"\n'
     async with serve() as model, gateway(tmp_path, model.base_url, waits) as it:
@@ -41,6 +46,7 @@ async def test_a_mark_is_shown_with_its_cause_and_time_and_dropped_whole(tmp_pat
         assert b"restart_timeout (Marked by the operator)" in (await _say(it)).stdout
 
 
+@pytest.mark.promise("BACK-12")
 @pytest.mark.parametrize("word", ["mark", "unmark"])
 async def test_a_session_that_is_not_there_is_not_made(tmp_path: Path, word: str) -> None:
     async with gateway(tmp_path) as it:
@@ -48,3 +54,193 @@ async def test_a_session_that_is_not_there_is_not_made(tmp_path: Path, word: str
         assert said.returncode == 1 and b"no such session. Nothing changed." in said.stderr
         assert (await _say(it, "--json")).stdout == b""
         assert (await _say(it, word)).returncode == 2
+
+
+async def _tell(it: GatewayProcess, name: str, *words: str) -> None:
+    for said in words:
+        await it.finished(await it.run(said, session_id=name))
+
+
+async def _read(it: GatewayProcess, *words: str) -> Any:
+    """What a command says as JSON, one line of it."""
+    done = await _say(it, *words, "--json")
+    assert done.returncode == 0, done
+    [line] = done.stdout.splitlines()
+    return json.loads(line)
+
+
+async def test_the_list_shows_names_first_words_and_places_newest_first(tmp_path: Path) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        await _tell(it, "a", "what about\x1b[2J herons?")
+        await _tell(it, "b", "hello")
+        assert (await _say(it, "rename", "b", "Good", "morning")).returncode == 0
+        lines = (await _say(it, "list")).stdout.decode().splitlines()
+        assert [line for line in lines if not line.startswith(" ")] == ["b  open", "a  open"]
+        assert "Good morning" in lines[1]
+        assert "“what about" in lines[3]
+        assert "herons?”" in lines[3]
+        assert "\x1b" not in lines[3]
+        first = json.loads((await _say(it, "list", "-n", "1", "--json")).stdout)
+        assert (first["session_id"], first["title"], first["mark"]) == ("b", "Good morning", "")
+        assert (await _say(it, "list", "-n", "0")).returncode == 2
+        assert b"no title any more" in (await _say(it, "rename", "b", "")).stdout
+
+
+async def test_what_was_said_is_found_and_nothing_found_is_no_success(tmp_path: Path) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        await _tell(it, "s", "say:the kingfisher waits")
+        found = await _say(it, "search", "kingf", "WAIT")
+        assert found.returncode == 0
+        assert "⟦kingfisher⟧ ⟦waits⟧" in found.stdout.decode()
+        assert found.stdout.startswith(b"s  2")
+        assert (await _read(it, "search", "kingfisher"))["session_id"] == "s"
+        nothing = await _say(it, "search", '"AND', "*")
+        assert nothing.returncode == 1
+        assert b"nothing was found" in nothing.stderr
+        assert (await _say(it, "search")).returncode == 2
+
+
+async def test_a_session_is_shown_whole_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        for name in ("alpha-1", "alpha-2", "beta"):
+            await _tell(it, name, f"I am {name}")
+        shown = (await _say(it, "show", "b")).stdout.decode()
+        assert "## User\n\nI am beta\n\n## Assistant\n\necho: I am beta\n" in shown
+        whole = await _read(it, "show", "beta")
+        assert [m["role"] for m in whole["messages"]] == ["user", "assistant"]
+        several = await _say(it, "show", "alpha")
+        assert several.returncode == 2
+        assert b"say which of 2: alpha-2, alpha-1" in several.stderr
+        for named in ("nobody", "not an id"):
+            none = await _say(it, "show", named)
+            assert none.returncode == 1
+            assert f"there is no session {named}; see: holdfast sessions".encode() in none.stderr
+
+
+async def test_a_fork_begins_where_the_other_is(tmp_path: Path) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        await _tell(it, "s", "one")
+        made = await _read(it, "fork", "s", "--title", "Another way")
+        assert made["title"] == "Another way"
+        await _tell(it, made["session_id"], "two")
+        said = [m["content"] for m in (await _read(it, "show", "Another way"))["messages"]]
+        assert said == ["one", "echo: one", "two", "echo: two"]
+        assert len((await _read(it, "show", "s"))["messages"]) == 2
+        assert (await _say(it, "fork", "nobody")).returncode == 1
+
+
+async def test_an_export_is_the_owners_alone_and_never_writes_over_a_file_unasked(
+    tmp_path: Path,
+) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        await _tell(it, "s", "hello")
+        printed = await _say(it, "export", "s")
+        assert printed.stdout.startswith(b"# s\n\n- session: `s`\n")
+        file = tmp_path / "s.md"
+        assert (await _say(it, "export", "s", "-o", str(file))).returncode == 0
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert file.read_bytes() == printed.stdout
+        file.write_text("mine")
+        again = await _say(it, "export", "s", "-o", str(file))
+        assert again.returncode == 1
+        assert b"--force" in again.stderr
+        assert file.read_text() == "mine"
+        file.chmod(0o644)
+        assert (await _say(it, "export", "s", "-o", str(file), "--force")).returncode == 0
+        assert file.read_bytes() == printed.stdout
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        for where in (tmp_path / "nowhere" / "s.md", tmp_path):
+            for force in ((), ("--force",)):
+                failed = await _say(it, "export", "s", "-o", str(where), *force)
+                assert failed.returncode in (1, 74)
+        assert sorted(os.listdir(tmp_path)) == ["home", "s.md"]
+
+
+async def test_what_was_exported_as_json_is_the_same_session_in_another_home(
+    tmp_path: Path,
+) -> None:
+    async with serve() as model:
+        file = tmp_path / "s.json"
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+        async with gateway(tmp_path / "one", model.base_url) as it:
+            await _tell(it, "s", 'tool:write_file {"path": "x", "content": "`y`"}')
+            await _say(it, "rename", "s", "Números")
+            exported = await _say(it, "export", "s", "--format", "json", "-o", str(file))
+            assert exported.returncode == 0, exported
+            before = await _read(it, "show", "s")
+        async with gateway(tmp_path / "two", model.base_url) as it:
+            assert b"1 imported" in (await _say(it, "import", str(file))).stdout
+            after = await _read(it, "show", "s")
+            same = ("title", "created_at", "updated_at", "messages")
+            assert [after[name] for name in same] == [before[name] for name in same]
+            again = await _say(it, "import", str(file))
+            assert again.returncode == 0
+            assert b"0 imported, 1 here already" in again.stdout
+            await _tell(it, "s", "go on")
+            assert [m["content"] for m in model.requests[-1].body["messages"]][-1] == "go on"
+
+
+async def test_sessions_of_hermes_agent_are_brought_in_once_and_can_be_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    with database(tmp_path / ".hermes" / "state.db") as hermes:
+        hermes.session("old", title="Long ago", cwd=str(work))
+        hermes.message("old", "user", "What is here?")
+        hermes.message("old", "assistant", "", tool_calls=json.dumps([CALL]))
+        hermes.message("old", "tool", "README", tool_call_id="call_1")
+        hermes.message("old", "assistant", "A pelican.")
+        hermes.message("old", "wizard", "?")
+        hermes.session("at home", cwd=str(tmp_path))
+        hermes.message("at home", "user", "hi")
+        async with serve() as model, gateway(tmp_path, model.base_url) as it:
+            brought = await _say(it, "import")
+            assert brought.returncode == 0, brought
+            assert b"2 imported, 1 damaged messages left out" in brought.stdout
+            lines = (await _say(it, "import", "--json")).stdout.splitlines()
+            assert [json.loads(line)["status"] for line in lines] == ["exists", "exists"]
+            session = await _read(it, "show", "hermes-old")
+            assert (session["title"], session["workspace"]) == ("Long ago", str(work))
+            assert [m["role"] for m in session["messages"]] == [
+                *("user", "assistant", "tool", "assistant"),
+            ]
+            assert (await _read(it, "show", "hermes-at"))["workspace"] != str(tmp_path)
+            assert (await _read(it, "search", "pelican"))["session_id"] == "hermes-old"
+            await _tell(it, "hermes-old", "and now?")
+            sent = model.requests[-1].body["messages"]
+            assert [m["role"] for m in sent[-5:]] == [
+                *("user", "assistant", "tool", "assistant", "user"),
+            ]
+
+
+async def test_what_cannot_be_imported_is_told_and_the_rest_is(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as it:
+        nothing = await _say(it, "import")
+        assert nothing.returncode == 1
+        assert b"say where: holdfast sessions import PATH" in nothing.stderr
+        nowhere = await _say(it, "import", str(tmp_path / "nowhere"))
+        assert nowhere.returncode == 1 and b"does not exist" in nowhere.stderr
+        below = tmp_path / "theirs"
+        below.mkdir()
+        empty = await _say(it, "import", str(below))
+        assert empty.returncode == 1 and b"there are no sessions in" in empty.stderr
+        (below / "good.jsonl").write_text('{"role": "user", "content": "hello"}\n')
+        (below / "session_bad.json").write_text("{")
+        huge = json.dumps({"role": "user", "content": "x" * 11_000_000})
+        (below / "huge.jsonl").write_text(huge + "\n")
+        some = await _say(it, "import", str(below))
+        assert some.returncode == 1
+        assert b"1 imported, 2 could not be" in some.stdout
+        assert b"session_bad.json" in some.stderr
+        assert b"hermes-huge: The body is over" in some.stderr
+
+
+async def test_all_of_it_works_where_nobody_serves_the_home(tmp_path: Path) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        await _tell(it, "s", "an albatross")
+        await it.stop()
+        assert (await _read(it, "search", "albatross"))["session_id"] == "s"
+        assert (await _say(it, "rename", "s", "Seabirds")).returncode == 0
+        assert b"# Seabirds" in (await _say(it, "export", "s")).stdout

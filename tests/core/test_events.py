@@ -45,7 +45,14 @@ from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
 from holdfast.core.process import Cause, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.rules import Host
 from holdfast.core.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
-from holdfast.core.session import ModelChosen, SessionOpened, SessionReopened, Undone
+from holdfast.core.session import (
+    ModelChosen,
+    SessionOpened,
+    SessionReopened,
+    SessionSeeded,
+    SessionTitled,
+    Undone,
+)
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -142,6 +149,17 @@ def test_no_two_facts_go_by_the_same_name() -> None:
         SessionReopened(by=OPERATOR),
         ModelChosen(model="p/m", by=OPERATOR),
         Undone(by=OPERATOR, came=CAME),
+        SessionTitled(title="a name", by=OPERATOR),
+        SessionSeeded(
+            messages=(
+                User("a"),
+                Assistant("b", (Proposal(CALL, "t", "{"),)),
+                ToolResult(CALL, "c"),
+            ),
+            source="fork of s",
+            began_at=1.0,
+            said_at=2.0,
+        ),
         RunQueued(
             run_id=RUN,
             input_id=INPUT,

@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
 from holdfast.core.history import RESULTS_NOTE, Transcript, resume_note
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
-from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.run import (
     Cause,
     ModelAnswered,
@@ -18,7 +18,7 @@ from holdfast.core.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session import MarkCleared, SessionMarked, SessionReset, Undone
+from holdfast.core.session import MarkCleared, SessionMarked, SessionReset, SessionSeeded, Undone
 from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, Usage
 
 A, B = RunId("a"), RunId("b")
@@ -440,3 +440,102 @@ def test_the_last_words_are_all_that_was_said_to_the_run_that_read_last() -> Non
     assert grown.last_words() == "two\n\nand three\n\nfour"
     grown.add(UNDONE)
     assert grown.last_words() == "one"
+
+
+PNG = Image("image/png", b"png")
+GIF = Image("image/gif", b"gif")
+
+
+def shown(text: str, *images: Image, run_id: RunId = A) -> tuple[Fact, Fact]:
+    words = InputAdmitted(input_id=InputId(text), run_id=run_id, text=text, images=images)
+    return words, promoted(text, run_id)
+
+
+def test_pictures_are_read_with_the_words_they_came_with() -> None:
+    grown = transcript(*shown("look", PNG, GIF), answered("I see"), *shown("", PNG))
+    said = [User("look", (PNG, GIF)), Assistant("I see"), User("", (PNG,))]
+    assert grown.for_model() == said
+    assert grown.whole() == tuple(said)
+
+
+def test_the_note_of_a_cut_leaves_pictures_where_they_are() -> None:
+    grown = transcript(*read("before"), answered("yes"), *shown("look", PNG), cut(), resumed())
+    note = resume_note("crash")
+    assert grown.for_model()[-1] == User(f"{note}\n\nlook", (PNG,))
+    assert grown.messages[-1] == User("look", (PNG,))
+
+
+def test_the_last_pictures_are_all_that_came_with_the_last_words() -> None:
+    assert transcript().last_images() == ()
+    grown = transcript(*shown("one", GIF), answered("1"), completed())
+    for fact in (*shown("two", PNG, run_id=B), *shown("", GIF, run_id=B)):
+        grown.add(fact)
+    assert (grown.last_words(), grown.last_images()) == ("two", (PNG, GIF))
+    grown.add(Undone(by=OPERATOR))
+    assert (grown.last_words(), grown.last_images()) == ("one", (GIF,))
+
+
+def seeded(*messages: Message) -> SessionSeeded:
+    return SessionSeeded(messages=messages, source="fork of s")
+
+
+SEED = seeded(User("before"), assistant("", C1), ToolResult(C1, "done"), assistant("said"))
+
+
+def test_what_a_session_begins_with_is_read_by_the_model_and_shown_to_people() -> None:
+    grown = transcript(SEED, *read("next"))
+    assert grown.for_model() == [*SEED.messages, User("next")]
+    assert grown.whole() == (*SEED.messages, User("next"))
+
+
+def test_what_a_session_begins_with_is_mended_like_a_history_of_the_callers() -> None:
+    grown = transcript(seeded(ToolResult(C2, "nobody asked"), assistant("", C1)), settled(C1))
+    closed = (assistant("", C1), ToolResult(C1, UNKNOWN_TEXT))
+    assert grown.whole() == closed
+    for fact in read("next"):
+        grown.add(fact)
+    assert grown.for_model() == [*closed, User(f"{RESULTS_NOTE}\n\nnext")]
+
+
+def test_what_a_session_begins_with_is_never_taken_back_but_left_with_the_rest() -> None:
+    grown = transcript(SEED, *FIRST, UNDONE, UNDONE)
+    assert (grown.for_model(), grown.last_words()) == (list(SEED.messages), "")
+    grown.add(SessionReset(reason="suspended"))
+    assert grown.for_model() == []
+    assert grown.whole() == (*SEED.messages, User("one"), assistant("yes"))
+
+
+def test_another_session_may_begin_with_what_is_read_now_without_a_note_or_an_open_call() -> None:
+    grown = transcript(*FIRST, *read("two", B), answered("", C1, C2, run_id=B), settled(C1))
+    open_call = ToolResult(C2, UNKNOWN_TEXT)
+    assert grown.so_far() == [*grown.messages, open_call] == grown.for_model()
+    noted = transcript(*read("go"), cut(), failed(), *read("next", B))
+    assert noted.for_model()[-1] == User(f"{NOTE}\n\nnext")
+    assert noted.so_far() == [User("go"), User("next")]
+    assert transcript(*FIRST, *SECOND, completed(B), UNDONE).so_far() == [
+        User("one"),
+        assistant("yes"),
+    ]
+
+
+def test_settled_is_what_was_said_before_the_own_words_of_a_run() -> None:
+    grown = transcript(SEED, *FIRST, admitted("two", B))
+    said = (*SEED.messages, User("one"), assistant("yes"))
+    assert grown.settled(B) == grown.whole() == said
+    for fact in (promoted("two", B), answered("", C1, run_id=B), settled(C1), *read("more", B)):
+        grown.add(fact)
+    assert grown.settled(B) == said
+    assert len(grown.whole()) == len(said) + 4
+
+
+def test_settled_has_what_was_taken_back_before_and_not_what_was_later() -> None:
+    third = read("three", RunId("c"))
+    grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, *third)
+    before = (User("one"), assistant("yes"), *TWO)
+    assert grown.settled(RunId("c")) == before
+    for fact in (*read("four", RunId("d")), UNDONE):
+        grown.add(fact)
+    assert grown.settled(RunId("c")) == before
+    assert grown.whole() == (*before, User("three"), User("four"))
+    grown = transcript(*FIRST, SessionReset(reason="suspended"), *third)
+    assert grown.settled(RunId("c")) == (User("one"), assistant("yes"))

@@ -60,7 +60,9 @@ from holdfast.core.session import (
     SessionOpened,
     SessionReopened,
     SessionReset,
+    SessionSeeded,
     SessionSuspended,
+    SessionTitled,
     Status,
     admit,
     clear_mark,
@@ -431,6 +433,24 @@ def test_the_model_chosen_last_is_the_session_s_until_none_is() -> None:
 def naming(run_id: RunId, *hosts: str) -> InputAdmitted:
     name = InputId(f"input-{run_id}")
     return InputAdmitted(input_id=name, run_id=run_id, text="see there", hosts=hosts)
+
+
+def test_a_session_is_called_what_it_was_called_last_until_it_has_no_name() -> None:
+    session = fold(FACTS["it opens"])
+    assert session.title == ""
+    session = fold(
+        SessionTitled(title="one", by=OPERATOR),
+        SessionTitled(title="two", by=OPERATOR),
+        SessionReset(reason="suspended"),
+        session=session,
+    )
+    assert session.title == "two"
+    assert fold(SessionTitled(title="", by=OPERATOR), session=session).title == ""
+
+
+def test_what_a_session_begins_with_changes_nothing_but_its_transcript() -> None:
+    session = fold(FACTS["it opens"])
+    assert fold(SessionSeeded(messages=(User("x"),), source="x"), session=session) == session
 
 
 def test_the_hosts_its_people_named_add_up_also_from_runs_that_have_ended() -> None:

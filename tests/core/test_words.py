@@ -22,7 +22,7 @@ from holdfast.core.call import (
 from holdfast.core.call import Status as CallStatus
 from holdfast.core.events import run_of
 from holdfast.core.inbox import Came, InputAdmitted, InputPromoted, InputSuperseded, Mode
-from holdfast.core.messages import Proposal
+from holdfast.core.messages import Image, Proposal
 from holdfast.core.replies import SUPERSEDED
 from holdfast.core.run import (
     AbortCalls,
@@ -95,6 +95,15 @@ def fold(*facts: Fact, session: Session | None = None) -> Session:
 
 def said(text: str, run_id: RunId, input_id: str = "") -> InputAdmitted:
     return InputAdmitted(input_id=InputId(input_id or f"in-{text}"), run_id=run_id, text=text)
+
+
+def picture(name: str) -> Image:
+    return Image("image/png", name.encode())
+
+
+def shown(text: str, run_id: RunId, *names: str) -> InputAdmitted:
+    """Words with pictures."""
+    return msgspec.structs.replace(said(text, run_id), images=tuple(map(picture, names)))
 
 
 def posted(run_id: RunId, by: Owner = ALICE) -> tuple[Fact, ...]:
@@ -266,6 +275,26 @@ def test_what_a_displaced_run_has_not_read_is_read_with_the_words_that_displace_
     assert facts == (StopAsked(run_id=A, reason=SUPERSEDED), carrying, queued_for(words))
 
 
+@pytest.mark.promise("HALT-07")
+def test_their_pictures_come_along_in_order() -> None:
+    now = fold(*begun(A), shown("one", A, "1a", "1b"), said("two", A), shown("", A, "3"))
+    words = shown("four", NEW, "4")
+    *_, carrying, _ = admitted(now, OwnRun(A), words, queued_for(words))
+    assert carrying == msgspec.structs.replace(
+        words, text="one\n\ntwo\n\nfour", images=tuple(map(picture, ("1a", "1b", "3", "4")))
+    )
+
+
+@pytest.mark.promise("HALT-07")
+def test_pictures_that_come_with_an_answer_are_read_right_after_it() -> None:
+    now = fold(*ASKING)
+    words = msgspec.structs.replace(shown("this one", NEW, "1"), came=CAME)
+    facts = admitted(now, Replies(A, CALL), words, queued_for(words))
+    alone = msgspec.structs.replace(words, run_id=A, mode=Mode.STEER, text="", came=None)
+    assert facts == (*answer(now, A, CALL, words), alone)
+    assert fold(*facts, session=now).runs[A].unread == (words.input_id,)
+
+
 def test_the_run_behind_reads_them_where_there_is_one() -> None:
     now = fold(*begun(A), said("one", A), *posted(B))
     words = said("two", NEW, "in")
@@ -326,6 +355,7 @@ class Talk(RuleBasedStateMachine):
         self.answers: list[str] = []
         self.given_up: list[str] = []  # with a run that failed or that somebody stopped
         self.carried: set[str] = set()
+        self.pictures: list[str] = []  # that were read, or given up
 
     @initialize(
         speakers=st.sampled_from([(alice,), (alice, bob), (alice, bob, root)]),
@@ -352,15 +382,23 @@ class Talk(RuleBasedStateMachine):
             match fact:
                 case InputPromoted():
                     self.read += self.words_of(before, fact.input_id)
+                    self.see(before.inputs[fact.input_id].admitted)
                 case InputSuperseded() if before.runs[fact.run_id].stop_reason != SUPERSEDED:
                     self.given_up += self.words_of(before, fact.input_id)
+                    self.see(before.inputs[fact.input_id].admitted)
                 case CallSettled(outcome=Outcome.OK) if not fact.text.startswith("of "):
                     self.answers.append(fact.text)
                 case _:
                     pass
 
     def words_of(self, session: Session, input_id: InputId) -> list[str]:
-        return session.inputs[input_id].admitted.text.split("\n\n")
+        return [w for w in session.inputs[input_id].admitted.text.split("\n\n") if w]
+
+    def see(self, words: InputAdmitted) -> None:
+        """Each word has its picture; those of an answer come after it."""
+        seen = [image.data.decode() for image in words.images]
+        self.pictures += seen
+        assert "\n\n".join(p for p in seen if p not in self.answers) == words.text
 
     # What people do.
 
@@ -374,7 +412,7 @@ class Talk(RuleBasedStateMachine):
 
     def speak(self, by: Speaker, mode: Mode) -> None:
         text, before = self.name("w"), self.session
-        words = said(text, RunId(f"run-{text}"))
+        words = shown(text, RunId(f"run-{text}"), text)
         queued = RunQueued(
             run_id=words.run_id, input_id=words.input_id, origin=Origin(works_for=by.owner)
         )
@@ -533,11 +571,13 @@ class Talk(RuleBasedStateMachine):
             elif (asked := question(run)) is not None:
                 text = self.name("w")
                 self.said[text] = Mode.QUEUE
+                self.pictures.append(text)  # the picture that it does not have
                 self.record(*answer(self.session, run.id, asked, said(text, run.id)))
             else:
                 self.step(run, ())
         assert not self.session.runs and not self.session.inputs
         assert sorted([*self.read, *self.answers, *self.given_up]) == sorted(self.said)
+        assert sorted(self.pictures) == sorted(self.said)
         self.check_that_words_are_read_in_the_order_they_were_said()
 
     def check_that_words_are_read_in_the_order_they_were_said(self) -> None:

@@ -187,7 +187,7 @@ class World:
 
     def answer(self, ask: Ask) -> Reply:
         """What the model says; it minds what it reads."""
-        read = "\n".join(m.content or "" for m in ask.messages if m.role == "user")
+        read = "\n".join(m.text for m in ask.messages if m.role == "user")
         words = WORD.findall(read)
         for word in words:
             said = self._words[word]

@@ -24,7 +24,7 @@ class Faulty:
         self._asked: Counter[str] = Counter()
 
     def __call__(self, ask: Ask) -> Reply:
-        words = next(m.content or "" for m in reversed(ask.messages) if m.role == "user")
+        words = next(m.text for m in reversed(ask.messages) if m.role == "user")
         marker, _, rest = words.partition(" ")
         if not marker.startswith("cut:") or ask.messages[-1].role == "tool":
             return react(ask)

@@ -28,7 +28,7 @@ State = dict[str, Any]
 
 def _unstalled(ask: Ask) -> Reply:
     """The model after the restart: what stalled before is said whole."""
-    words = next(m.content or "" for m in reversed(ask.messages) if m.role == "user")
+    words = next(m.text for m in reversed(ask.messages) if m.role == "user")
     return say("xx and the rest") if words.endswith("stall:2") else react(ask)
 
 

@@ -15,11 +15,13 @@ from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.delivery import Delivery, DeliveryQueued
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress
 from holdfast.core.inbox import Came, InputAdmitted
+from holdfast.core.session import SessionOpened
 from holdfast.core.types import DeliveryId, Owner, RunId, SessionKey
 from holdfast.errors import IllegalTransition, JournalUnavailable
 from holdfast.journal.batch import Growing
 from holdfast.journal.chats import DEAD_S, DONE_S
-from holdfast.journal.journal import Outbound, Replayed, RunRow, StreamRow
+from holdfast.journal.journal import Outbound, Replayed, RunRow, SessionRow, StreamRow
+from holdfast.journal.listing import CHANGING, Listing
 
 DELTAS = (MessageDelta, ReasoningDelta, ToolProgress)
 _FATES = get_args(delivery.Event)
@@ -61,6 +63,7 @@ class Disk:
         self.taken: dict[tuple[str, str], float] = {}  # channel and update, when
         self.outbox: dict[DeliveryId, Outbound] = {}
         self.children: dict[SessionKey, int] = {}  # how many are open
+        self.listings: dict[int, Listing] = {}  # of streams
         self.on_write: Callable[[Sequence[Record]], None] = _unseen
         self._pruned: set[RunId] = set()
 
@@ -96,6 +99,8 @@ class Disk:
             self.taken[came.channel, came.external_id] = record.at
             if came.cursor:
                 self.cursors[came.channel] = came.cursor
+        if type(fact) in CHANGING:
+            self.listings.setdefault(stream.number, Listing()).add(fact, record.at)
         match fact:
             case InputAdmitted(idempotency=asked) if asked is not None:
                 found = Replayed(fact.run_id, stream.key.session_id, asked.fingerprint)
@@ -118,6 +123,25 @@ class Disk:
             except IllegalTransition:
                 return  # what the machine does not allow changes nothing
             self.outbox[fact.delivery_id] = replace(found, now=now, updated_at=at)
+
+    def listed(self, owner: Owner) -> list[SessionRow]:
+        """What a list shows of the sessions of one owner."""
+        return [
+            self.shown(stream)
+            for stream in self.streams.values()
+            if stream.key.owner == owner and not self.listings[stream.number].hidden
+        ]
+
+    def shown(self, stream: Stream) -> SessionRow:
+        """What a list shows of one of them."""
+        listing, opened = self.listings[stream.number], stream.records[0].fact
+        assert isinstance(opened, SessionOpened)
+        title, preview, model, status, _, updated_at, changed_at = listing.columns()
+        unfinished = sum(row.stream == stream.number for row in self.open.values())
+        times = (listing.created_at or 0.0, updated_at, changed_at)
+        where = (opened.workspace, opened.platform)
+        words = (status, title, preview, model)
+        return SessionRow(stream.key, stream.number, *where, *words, *times, unfinished)
 
     def prune(self, deltas_before: float, keys_before: float) -> int:
         """Forget deltas of runs that ended, and request keys, older than this."""

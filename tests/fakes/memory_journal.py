@@ -13,11 +13,19 @@ from collections.abc import Callable, Sequence
 from holdfast.core.delivery import Status as Sending
 from holdfast.core.events import TERMINAL, Delta, Record, run_of
 from holdfast.core.run import Run
-from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionKey
+from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal import codec
 from holdfast.journal.batch import Growing
-from holdfast.journal.journal import Conflict, Outbound, Replayed, RunFilter, RunRow, StreamRow
+from holdfast.journal.journal import (
+    Conflict,
+    Outbound,
+    Replayed,
+    RunFilter,
+    RunRow,
+    SessionRow,
+    StreamRow,
+)
 from holdfast.journal.projections import first_of
 from tests.fakes.memory_disk import DELTAS, Batch, Disk, Request
 
@@ -107,6 +115,28 @@ class MemoryReader:
             and (query.after is None or run_id < query.after)
         ]
         return found[: query.limit]
+
+    async def session(self, key: SessionKey) -> SessionRow | None:
+        """What a list would show of it, whether it is listed or not."""
+        await self._turn()
+        found = self._disk.sessions.get(key)
+        return None if found is None else self._disk.shown(found)
+
+    async def sessions(self, owner: Owner, limit: int, after: SessionId | None) -> list[SessionRow]:
+        """An owner's sessions after the named one, by `updated_at`, newest first."""
+        await self._turn()
+        rows = self._disk.listed(owner)
+        if after is not None:
+            found = self._disk.sessions.get(SessionKey(owner, after))
+            last = (0.0, 0) if found is None else _place(self._disk.shown(found))
+            rows = [row for row in rows if _place(row) < last]
+        return sorted(rows, key=_place, reverse=True)[:limit]
+
+    async def changed_sessions(self, owner: Owner, since: float) -> list[SessionRow]:
+        """Of the same all whose `changed_at` is not before `since`, the latest change first."""
+        await self._turn()
+        rows = [row for row in self._disk.listed(owner) if row.changed_at >= since]
+        return sorted(rows, key=lambda row: (row.changed_at, row.stream), reverse=True)
 
     async def unfinished(self) -> list[RunRow]:
         """Every run that has not ended, oldest first."""
@@ -340,6 +370,10 @@ class MemoryJournal(MemoryReader):
             _tell(listener)
         for lost in (batch, behind):
             lost.settle(error)
+
+
+def _place(row: SessionRow) -> tuple[float, int]:
+    return row.updated_at, row.stream
 
 
 def _tell(listener: Callable[..., None], *about: object) -> None:

@@ -81,11 +81,24 @@ class Reply:
     length: int | None = None
 
 
+class Part(msgspec.Struct):
+    """A piece of a message: text, or a picture, which nobody here looks at."""
+
+    type: str
+    text: str = ""
+
+
 class Message(msgspec.Struct):
     """A message of a request, as far as an answer depends on it."""
 
     role: str
-    content: str | None = None
+    content: str | list[Part] | None = None
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        parts = self.content if isinstance(self.content, list) else ()
+        return "".join(p.text for p in parts) if parts else str(self.content or "")
 
 
 class Ask(msgspec.Struct):
@@ -245,10 +258,10 @@ def _last_words(messages: Sequence[Message]) -> tuple[str, int]:
         if message.role == "assistant":
             turn += 1
         elif message.role == "user":
-            words = message.content or ""
+            words = message.text
             if words.startswith("[System note:"):
                 words = words.partition("]\n\n")[2]
-            if words:
+            if words or isinstance(message.content, list):
                 return words.strip(), turn
     return "", turn
 
@@ -256,7 +269,7 @@ def _last_words(messages: Sequence[Message]) -> tuple[str, int]:
 def _tool_turn(words: str, turn: int, messages: Sequence[Message]) -> Reply:
     wanted = [line[5:] for line in words.splitlines() if line.startswith("tool:")]
     if turn >= len(wanted):
-        result = next((m.content for m in reversed(messages) if m.role == "tool"), "nothing")
+        result = next((m.text for m in reversed(messages) if m.role == "tool"), "nothing")
         return say(f"the tool said: {result}")
     tool, _, arguments = wanted[turn].strip().partition(" ")
     return calls(call(tool, arguments or "{}", call_id=f"call_{time.monotonic_ns():x}"))

@@ -15,6 +15,7 @@ from holdfast.channels.http import wire
 from holdfast.core.approval import Role
 from holdfast.core.events import Record
 from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.library import PREVIEW, one_line
 from holdfast.core.messages import User
 from holdfast.core.types import OPERATOR, RunId, SessionId
 from holdfast.engine.service import Service
@@ -130,9 +131,29 @@ async def test_every_conversation_reads_as_it_did(frozen: Frozen) -> None:
 @pytest.mark.fault("F-14")
 async def test_its_projections_can_be_made_anew(frozen: Frozen) -> None:
     path = frozen.home / "journal.db"
+    async with journaled(frozen.home):
+        pass  # what it did not keep yet is filled in
     before = projections(path)
     assert await anyio.to_thread.run_sync(rebuild, path) == len(frozen.runs)
     assert projections(path) == before
+
+
+async def test_its_sessions_are_listed_as_if_they_had_always_been(frozen: Frozen) -> None:
+    async with resting(frozen) as (service, _):
+        listed, more = await service.library.sessions(BY, 100, None)
+    assert not more
+    expected = frozen.seen["sessions"]
+    assert {one.session_id for one in listed} == set(expected)
+    for one in listed:
+        first = next(m["content"] for m in expected[one.session_id] if m["role"] == "user")
+        runs = [r for r in frozen.runs if r["session_id"] == one.session_id]
+        if one.session_id not in ("long", "talk"):  # kept as a hash; begun anew by its caller
+            assert one.preview == one_line(first, PREVIEW)
+        assert one.unfinished == sum(r in frozen.unfinished for r in runs)
+        assert one.created_at <= min(r["created_at"] for r in runs)
+    previews: dict[str, str] = {one.session_id: one.preview for one in listed}
+    assert previews["long"] == "long " * 15 + "long…"
+    assert previews["talk"] == "say:hello"
 
 
 async def test_a_request_that_was_accepted_then_is_known_now(frozen: Frozen) -> None:

@@ -25,6 +25,7 @@ from tests.journal.conformance import (
     queued,
 )
 from tests.journal.conformance_chats import ChatSuite
+from tests.journal.conformance_sessions import SessionSuite
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +59,10 @@ class TestMemory(_Memory, JournalSuite):
 
 
 class TestMemoryChats(_Memory, ChatSuite):
+    pass
+
+
+class TestMemorySessions(_Memory, SessionSuite):
     pass
 
 

@@ -10,7 +10,9 @@ import pytest
 from holdfast.core.chats import UpdateTaken
 from holdfast.core.events import MessageDelta
 from holdfast.core.intents import RequestKey, Steer, Submit
+from holdfast.core.messages import User
 from holdfast.core.run import Cause, Status
+from holdfast.core.session import SessionSeeded, SessionSuspended, SessionTitled
 from holdfast.core.types import RunId, SessionId, SessionKey
 from holdfast.errors import IllegalTransition, Rejected
 from holdfast.journal.projections import rebuild
@@ -129,6 +131,47 @@ async def test_projections_made_anew_are_what_they_were(tmp_path: Path) -> None:
     assert projections(path) == before
     assert await anyio.to_thread.run_sync(rebuild, path) == len(runs)  # and once more
     assert projections(path) == before
+
+
+async def test_what_a_list_shows_is_made_anew_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with journaled(tmp_path) as journal:
+        old = Scribe(journal, SessionKey(ME.owner, SessionId("old")))
+        said = (User("x" * 100_000),)
+        await old.says(SessionSeeded(messages=said, source="x", began_at=0.25, said_at=0.5))
+        await old.says(SessionTitled(title="one", by=ME.owner))
+        await old.says(SessionTitled(title="two", by=ME.owner), SessionSuspended(reason="stuck"))
+    before = projections(path)
+    execute(path, *(f"DELETE FROM {table}" for table in TABLES))
+    await anyio.to_thread.run_sync(rebuild, path)
+    assert projections(path) == before
+    async with journaled(tmp_path) as journal:
+        (row,) = await journal.sessions(ME.owner, 10, None)
+        assert (row.title, row.preview, row.status) == ("two", "x" * 79 + "…", "suspended")
+        assert (row.created_at, row.updated_at, row.changed_at) == (0.25, 0.5, 3.0)
+
+
+async def test_sessions_of_which_nothing_was_said_are_filled_in_but_for_what_is_damaged(
+    tmp_path: Path,
+) -> None:
+    await live_through_much(tmp_path)
+    path = tmp_path / "journal.db"
+    before = projections(path)["sessions"]
+    plain = "title = '', preview = '', model = '', status = 'open', listed = 1, "
+    bare = f"UPDATE sessions SET {plain} updated_at = 0, changed_at = 0"
+    execute(path, bare)
+    async with journaled(tmp_path):
+        pass
+    assert projections(path)["sessions"] == before
+    damage = "UPDATE events SET data = '{' WHERE kind = 'input.admitted' AND stream > 1"
+    execute(path, bare, damage.replace("'{'", "x'7b'"))
+    for blob in (tmp_path / "blobs").iterdir():
+        blob.unlink()
+    async with journaled(tmp_path) as journal:
+        listed = await journal.sessions(ME.owner, 10, None)
+    assert len(listed) == 3
+    assert [row.preview for row in listed] == [""] * 3
+    assert all(row.updated_at >= row.created_at and row.model for row in listed)
 
 
 async def test_a_journal_goes_on_after_its_projections_were_made_anew(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tests.journal.conformance import (
     queued,
 )
 from tests.journal.conformance_chats import ChatSuite, message
+from tests.journal.conformance_sessions import SessionSuite
 
 pytestmark = pytest.mark.anyio
 
@@ -86,6 +87,10 @@ class TestSqlite(_Sqlite, JournalSuite):
 
 
 class TestSqliteChats(_Sqlite, ChatSuite):
+    pass
+
+
+class TestSqliteSessions(_Sqlite, SessionSuite):
     pass
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from holdfast.core.messages import Assistant, Message, Proposal, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, Proposal, ToolResult, User
 from holdfast.core.types import CallId
 from holdfast.models.model import Answer, Request, Text, ToolSpec
-from holdfast.models.offline import HELP, NOTE, Offline
+from holdfast.models.offline import HELP, NOTE, UNSEEN, Offline
 
 pytestmark = pytest.mark.anyio
 
@@ -110,3 +110,17 @@ async def test_a_new_command_after_an_answer_is_a_new_command() -> None:
     done = ToolResult(CallId("a"), "text")
     (proposal,) = (await ask(User("read x"), call, done, Assistant("text"), User("ls"))).calls
     assert proposal.tool == "list_files"
+
+
+async def test_it_says_that_nobody_looked_at_a_picture() -> None:
+    picture = (Image("image/png", b"png"),)
+    assert await ask(User("what is this?", picture)) == Answer(UNSEEN + HELP)
+    assert await ask(User("ls"), Assistant("a.txt"), User("", picture)) == Answer(UNSEEN + HELP)
+    (proposal,) = (await ask(User("read x", picture))).calls
+    assert proposal.tool == "read_file"
+    call, done = Assistant("", (proposal,)), ToolResult(proposal.call_id, "text")
+    for after in ((), (User(NOTED),)):
+        assert await ask(User("read x", picture), call, done, *after) == Answer(
+            f"{UNSEEN}{NOTE}\ntext"
+        )
+    assert await ask(User("a", picture), Assistant(HELP), User("b")) == Answer(HELP)

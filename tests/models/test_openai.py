@@ -8,7 +8,7 @@ import aiohttp
 import anyio
 import pytest
 
-from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
 from holdfast.errors import HoldfastError, Misconfigured, Overflow, Rejected, Transient
 from holdfast.models.completions import Incoming, Peer
@@ -114,6 +114,27 @@ async def test_a_conversation_reaches_the_server_in_its_own_form(
         ],
     }
     assert seen.headers["Authorization"] == f"Bearer {KEY}"
+
+
+async def test_pictures_reach_the_server_after_their_words(
+    server: ModelServer, model: OpenAI
+) -> None:
+    png, gif = Image("image/png", b"a picture"), Image("image/gif", b"another")
+    said: list[Message] = [
+        User("before"),
+        Assistant("yes"),
+        User("look", (png, gif)),
+        User("", (png,)),
+    ]
+    await listen(model, Request("fake", "", said, []))
+    first = {"type": "image_url", "image_url": {"url": "data:image/png;base64,YSBwaWN0dXJl"}}
+    second = {"type": "image_url", "image_url": {"url": "data:image/gif;base64,YW5vdGhlcg=="}}
+    assert [m["content"] for m in server.requests[0].body["messages"]] == [
+        "before",
+        "yes",
+        [{"type": "text", "text": "look"}, first, second],
+        [first],
+    ]
 
 
 async def test_without_key_and_tools_neither_is_mentioned(server: ModelServer) -> None:

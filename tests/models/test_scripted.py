@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.messages import Assistant, Message, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
 from holdfast.core.types import CallId, Usage
 from holdfast.errors import Rejected, Transient
 from holdfast.models.model import Answer, Piece, Reasoning, Request, Text
@@ -116,3 +116,13 @@ async def test_a_script_that_is_none_is_rejected_by_name(player: Player, text: s
 async def test_a_missing_script_is_rejected_by_name(player: Player) -> None:
     with pytest.raises(Rejected, match="script.json"):
         await player.play(User("hi"))
+
+
+async def test_a_script_can_tell_how_many_pictures_came(player: Player) -> None:
+    rules = [{"when": "^$", "turns": [[say("only {images}")]]}]
+    rules.append({"when": "look", "turns": [[say("{images} with: {input}")], [say("again")]]})
+    player.path.write_text(json.dumps({"rules": rules}))
+    pictures = (Image("image/png", b"png"), Image("image/gif", b"gif"))
+    assert await player.text(User("look", pictures)) == "2 with: look"
+    assert await player.text(User("look")) == "0 with: look"
+    assert await player.text(User("look"), Assistant("seen"), User("", pictures[:1])) == "only 1"

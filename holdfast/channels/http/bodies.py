@@ -7,30 +7,48 @@ yet is refused, because silence would be a lie.
 
 import re
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import msgspec
 from aiohttp import web
 
+from holdfast.core import images
 from holdfast.core.inbox import Mode
 from holdfast.core.intents import Principal, RequestKey, Submit
-from holdfast.core.messages import Assistant, Message, System, User
+from holdfast.core.messages import Assistant, Image, Message, System, User
 from holdfast.core.types import RunId, SessionId
 from holdfast.errors import Refused
+from holdfast.gateway import CommandGiven
 
 T = TypeVar("T")
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.:@+=~-]{1,255}")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TEXTS = frozenset({"text", "input_text", "output_text"})
+_PICTURES = frozenset({"image_url", "input_image"})
+
+
+class ImageUrl(msgspec.Struct):
+    url: str
+
+
+Picture = Annotated[
+    str | ImageUrl | None,
+    msgspec.Meta(
+        description="With type image_url or input_image: a picture as a data: URL in base64, PNG, "
+        "JPEG, GIF or WebP, up to 5 MiB; in messages of the user, up to 8 in each."
+    ),
+]
 
 
 class Part(msgspec.Struct):
-    """A piece of content. Only text is read."""
+    """A piece of content: text (text, input_text, output_text) or a picture."""
 
     type: str
     text: str = ""
+    image_url: Picture = None
 
 
 class InputMessage(msgspec.Struct):
@@ -90,6 +108,14 @@ class RemoveRequest(msgspec.Struct):
     user: str
 
 
+class CommandRequest(msgspec.Struct):
+    """The body of POST /v1/operator/sessions/{id}/command."""
+
+    input: str
+    mode: Mode | None = None  # what words do there to a run that is at work
+    workspace: str | None = None  # for a session that words of the command begin
+
+
 _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
     t: msgspec.json.Decoder(t)
     for t in (
@@ -99,6 +125,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         CodeRequest,
         PairRequest,
         RemoveRequest,
+        CommandRequest,
     )
 }
 
@@ -132,8 +159,10 @@ async def read_body(request: web.Request, limit: int, wait_s: float) -> bytes:
 
 def decode(body: bytes, wanted: type[T]) -> T:
     """The body as a typed value, or a refusal that says what is wrong and where."""
+    if (decoder := _DECODERS.get(wanted)) is None:
+        decoder = _DECODERS[wanted] = msgspec.json.Decoder(wanted)
     try:
-        value = _DECODERS[wanted].decode(body)
+        value = decoder.decode(body)
     except msgspec.ValidationError as error:
         param = _param(str(error))
         raise Refused("invalid_request", f"The body does not fit: {error}", param=param) from None
@@ -159,26 +188,24 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
             raise Refused("not_supported_yet", f"`{name}` is not built yet.", param=name)
     if body.late not in (None, "events"):
         raise Refused("invalid_request", '`late` can only be "events".', param="late")
-    text, before = _input(body.input)
+    said, before = _input(body.input)
     history = before or None
     if body.conversation_history is not None:
-        given = [_message(m, "conversation_history") for m in body.conversation_history]
+        given = [message_of(m, "conversation_history") for m in body.conversation_history]
         history = (*given, *before)
     key = None
     if idempotency_key is not None:
-        if not _KEY.fullmatch(idempotency_key):
-            raise Refused(
-                "invalid_request", "Idempotency-Key must be 1 to 255 visible ASCII characters."
-            )
-        key = RequestKey("POST /v1/runs", idempotency_key, sha256(raw).hexdigest())
+        named = _key(idempotency_key)
+        key = RequestKey("POST /v1/runs", named, sha256(raw).hexdigest())
     return Submit(
         by=by,
-        text=text,
+        text=said.text,
+        images=said.images,
         session_id=None if body.session_id is None else session_id(body.session_id),
-        instructions=_clean(body.instructions or "", "instructions"),
+        instructions=clean(body.instructions or "", "instructions"),
         history=history,
         model=body.model or "",
-        workspace=_path(body.workspace or ""),
+        workspace=path_of(body.workspace or ""),
         metadata=_metadata(body.metadata or {}),
         request_key=key,
         answerable=body.answerable,
@@ -187,45 +214,38 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
     )
 
 
-def _input(given: str | list[InputMessage]) -> tuple[str, tuple[Message, ...]]:
-    before: tuple[Message, ...] = ()
+def _input(given: str | list[InputMessage]) -> tuple[User, tuple[Message, ...]]:
     if isinstance(given, str):
-        text = given
-    else:
-        messages = tuple(_message(m, "input") for m in given)
-        if not messages or not isinstance(messages[-1], User):
-            raise Refused(
-                "invalid_request",
-                "`input` must be a text, or messages of which the last is the user's.",
-                param="input",
-            )
-        text, before = messages[-1].text, messages[:-1]
-    return words(text), before
+        return User(words(given)), ()
+    messages = tuple(message_of(m, "input") for m in given)
+    if not messages or not isinstance(last := messages[-1], User):
+        raise Refused(
+            "invalid_request",
+            "`input` must be a text, or messages of which the last is the user's.",
+            param="input",
+        )
+    if not last.images:
+        words(last.text)
+    return last, messages[:-1]
 
 
 def words(text: str) -> str:
     """Somebody's words: there are some, and they can be written down."""
     if not text.strip():
         raise Refused("invalid_request", "`input` is empty.", param="input")
-    return _clean(text, "input")
+    return clean(text, "input")
 
 
-def _message(message: InputMessage, param: str) -> User | Assistant | System:
-    if isinstance(message.content, str):
-        text = message.content
-    else:
-        for part in message.content:
-            if part.type not in ("text", "input_text", "output_text"):
-                raise Refused(
-                    "not_supported_yet",
-                    f"Content of type {part.type[:40]!r} is not built yet.",
-                    param=param,
-                )
-        text = "".join(part.text for part in message.content)
-    text = _clean(text, param)
+def message_of(message: InputMessage, param: str) -> User | Assistant | System:
+    """A message that a caller tells of, once it has been found right."""
+    parts = [Part("text", message.content)] if isinstance(message.content, str) else message.content
+    pictures = _images(parts, param)
+    text = clean("".join(p.text for p in parts if p.type in _TEXTS), param)
     match message.role:
         case "user":
-            return User(text)
+            return User(text, pictures)
+        case "assistant" | "system" | "developer" if pictures:
+            raise Refused("invalid_request", "Only the user's messages have pictures.", param=param)
         case "assistant":
             return Assistant(text)
         case "system" | "developer":
@@ -239,6 +259,46 @@ def _message(message: InputMessage, param: str) -> User | Assistant | System:
             )
 
 
+def _images(parts: list[Part], param: str) -> tuple[Image, ...]:
+    """The pictures among the parts of one message; a part that is neither text nor one is refused."""
+    for part in parts:
+        if part.type not in _TEXTS | _PICTURES:
+            raise Refused(
+                "not_supported_yet",
+                f"Content of type {part.type[:40]!r} is not built yet.",
+                param=param,
+            )
+    urls = [_url(part) for part in parts if part.type in _PICTURES]
+    try:
+        images.check_count(len(urls))
+        return tuple(images.from_url(url, "A picture") for url in urls)
+    except Refused as refused:
+        raise Refused(refused.code, str(refused), param=param) from None
+
+
+def _url(part: Part) -> str:
+    return part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url or ""
+
+
+def command_of(body: CommandRequest, session: SessionId, key: str | None) -> CommandGiven:
+    """The command that a request gives, once all of it has been found right."""
+    return CommandGiven(
+        session_id=session,
+        text=words(body.input),
+        mode=body.mode or Mode.INTERRUPT,
+        workspace=path_of(body.workspace or ""),
+        key="" if key is None else _key(key),
+    )
+
+
+def _key(given: str) -> str:
+    if not _KEY.fullmatch(given):
+        raise Refused(
+            "invalid_request", "Idempotency-Key must be 1 to 255 visible ASCII characters."
+        )
+    return given
+
+
 def _metadata(metadata: dict[str, str]) -> dict[str, str]:
     if len(metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in metadata.items()):
         raise Refused(
@@ -246,10 +306,10 @@ def _metadata(metadata: dict[str, str]) -> dict[str, str]:
             "`metadata` takes 16 entries, names up to 64 and values up to 512 characters.",
             param="metadata",
         )
-    return {_clean(k, "metadata"): _clean(v, "metadata") for k, v in metadata.items()}
+    return {clean(k, "metadata"): clean(v, "metadata") for k, v in metadata.items()}
 
 
-def _clean(text: str, param: str) -> str:
+def clean(text: str, param: str) -> str:
     """Text that can be written down: no lone surrogates."""
     try:
         text.encode()
@@ -260,10 +320,11 @@ def _clean(text: str, param: str) -> str:
     return text
 
 
-def _path(path: str) -> str:
+def path_of(path: str) -> str:
+    """A workspace from outside, as far as it can be one."""
     if "\0" in path or len(path) > 4096:
         raise Refused("invalid_request", "`workspace` is not a path.", param="workspace")
-    return _clean(path, "workspace")
+    return clean(path, "workspace")
 
 
 def session_id(given: str) -> SessionId:
@@ -298,6 +359,14 @@ def cursor(request: web.Request) -> int:
             "Last-Event-ID (or ?after=) must be a sequence number.",
             param="after",
         )
+    return int(given)
+
+
+def limit(request: web.Request) -> int:
+    """How many a list is to have: ?limit=, 20 if nobody says."""
+    given = request.query.get("limit", "20")
+    if not (given.isascii() and given.isdigit() and len(given) < 4 and 1 <= int(given) <= 100):
+        raise Refused("invalid_request", "`limit` must be 1 to 100.", param="limit")
     return int(given)
 
 

@@ -70,6 +70,7 @@ _STATUS = {
     "question_not_waiting": 409,
     "session_not_marked": 409,
     "session_suspended": 409,
+    "session_exists": 409,
     "delivery_not_waiting": 409,
     "idempotency_key_conflict": 409,
     "misconfigured": 409,

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.channels.http.bodies import ApprovalRequest, RunRequest, SteerRequest
 from holdfast.channels.http.door import ErrorEnvelope
+from holdfast.channels.http.sessions import ForkRequest, TitleRequest
 from holdfast.channels.http.wire import UsageObject
 
 _JSON = "application/json"
@@ -78,6 +79,28 @@ class Approved(msgspec.Struct):
     note: str = ""
 
 
+class SessionObject(msgspec.Struct):
+    """A session as a list shows it."""
+
+    object: str
+    session_id: str
+    title: str
+    preview: str
+    created_at: float
+    updated_at: float
+    workspace: str
+    platform: str
+    model: str
+    status: str
+    unfinished: int
+
+
+class SessionPage(msgspec.Struct):
+    object: str
+    data: list[SessionObject]
+    has_more: bool
+
+
 class AnyObject(msgspec.Struct):
     """An object whose fields are described in the documentation."""
 
@@ -92,6 +115,10 @@ _TYPES = (
     RunList,
     Steered,
     Approved,
+    TitleRequest,
+    ForkRequest,
+    SessionObject,
+    SessionPage,
     AnyObject,
 )
 
@@ -190,12 +217,46 @@ def _approval_paths() -> dict[str, Any]:
 
 
 def _session_paths() -> dict[str, Any]:
+    settled = {"name": "settled", "in": "query", "schema": {"type": "boolean"}}
+    whose = [_SESSION_ID]
     return {
+        "/api/sessions": {
+            "get": _operation(
+                "List sessions, those that were spoken in last first",
+                SessionPage,
+                parameters=_list_parameters()[2:],
+            )
+        },
+        "/api/sessions/{session_id}": {
+            "get": _operation("A session", SessionObject, parameters=whose),
+            "patch": _operation(
+                "Call a session something else, or nothing",
+                SessionObject,
+                body=TitleRequest,
+                parameters=whose,
+                errors=(503,),
+            ),
+        },
+        "/api/sessions/{session_id}/fork": {
+            "post": _operation(
+                "Another session that begins with what the model of this one reads now",
+                SessionObject,
+                status=201,
+                body=ForkRequest,
+                parameters=whose,
+                errors=(409, 503),
+            )
+        },
         "/api/sessions/{session_id}/events": {
             "get": _events(_SESSION_ID, "Follow a session: everything that happens in it, for ever")
         },
         "/api/sessions/{session_id}/messages": {
-            "get": _operation("A session's transcript", AnyObject, parameters=[_SESSION_ID])
+            "get": _operation(
+                "A session's transcript; with `settled` only what was said before the first run "
+                "that is not over, and `after`: the number after which events tell the rest",
+                AnyObject,
+                parameters=[_SESSION_ID, settled],
+            )
         },
     }
 

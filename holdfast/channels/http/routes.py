@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from msgspec.structs import replace
 
-from holdfast.channels.http import bodies, wire
+from holdfast.channels.http import bodies, sessions, wire
 from holdfast.channels.http.bodies import ApprovalRequest, RunRequest, SteerRequest
 from holdfast.channels.http.door import json_response
 from holdfast.channels.http.openapi import document
@@ -77,8 +77,8 @@ class Routes:
             ("GET", "/v1/rules", self.list_rules),
             ("POST", "/v1/rules/{name}/revoke", self.revoke_rule),
             ("POST", "/v1/sandbox/accept", self.accept_sandbox),
-            ("GET", "/api/sessions/{session_id}/messages", self.messages),
             ("GET", "/api/sessions/{session_id}/events", self.session_events),
+            *sessions.table(self._gateway, self._by, self._body_limit, self._body_wait_s),
         ]
 
     async def start_run(self, request: web.Request) -> web.Response:
@@ -91,26 +91,24 @@ class Routes:
 
     async def list_runs(self, request: web.Request) -> web.Response:
         asked = request.query
-        limit = asked.get("limit", "20")
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and 1 <= int(limit) <= 100):
-            raise Refused("invalid_request", "`limit` must be 1 to 100.", param="limit")
+        limit = bodies.limit(request)
         if (status := asked.get("status")) is not None and status not in _STATUSES:
             known = ", ".join(_STATUSES)
             raise Refused("invalid_request", f"`status` must be one of {known}.", param="status")
         query = RunQuery(
             status=frozenset(_STATUSES[status]) if status else frozenset(),
             session_id=bodies.session_id(asked["session_id"]) if "session_id" in asked else None,
-            limit=int(limit),
+            limit=limit,
             after=bodies.checked_run_id(asked["after"]) if "after" in asked else None,
         )
         data: list[dict[str, object]] = []
         more = True
-        while more and len(data) < int(limit):  # two of our statuses may be one of the API's
+        while more and len(data) < limit:  # two of our statuses may be one of the API's
             views, more = await self._gateway.runs(self._by, query)
             found = map(wire.run_object, views)
             data += [run for run in found if status is None or run["status"] == status]
             if views:
-                query = replace(query, limit=int(limit) - len(data), after=views[-1].run_id)
+                query = replace(query, limit=limit - len(data), after=views[-1].run_id)
         return json_response({"object": "list", "data": data, "has_more": more})
 
     async def run(self, request: web.Request) -> web.Response:
@@ -128,8 +126,11 @@ class Routes:
     async def stop(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
         unless_begun = request.query.get("unless_begun", "") == "true"
-        await self._gateway.send(Stop(self._by, run_id, "Stop requested via API", unless_begun))
-        return json_response({"run_id": run_id, "status": "stopping"})
+        intent = Stop(self._by, run_id, "Stop requested via API", unless_begun)
+        unread = (await self._gateway.send(intent)).unread
+        wanted = request.query.get("unread", "") == "true"
+        told = {"unread": unread} if wanted else {}
+        return json_response({"run_id": run_id, "status": "stopping", **told})
 
     async def steer(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
@@ -182,14 +183,6 @@ class Routes:
 
     async def _read(self, request: web.Request) -> bytes:
         return await bodies.read_body(request, self._body_limit, self._body_wait_s)
-
-    async def messages(self, request: web.Request) -> web.Response:
-        session_id = bodies.session_id(request.match_info["session_id"])
-        messages = await self._gateway.messages(self._by, session_id)
-        data = [wire.message_object(m) for m in messages]
-        return json_response(
-            {"object": "list", "session_id": session_id, "data": data, "has_more": False}
-        )
 
     async def list_rules(self, request: web.Request) -> web.Response:
         rules = self._gateway.rules(self._by)
@@ -270,6 +263,8 @@ class Routes:
                     "subagents": True,
                     "idempotency_key": True,
                     "session_events": True,
+                    "sessions": True,
+                    "session_fork": True,
                     "late_delivery": False,
                     "chat_completions": False,
                     "responses": False,

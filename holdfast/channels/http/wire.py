@@ -1,5 +1,7 @@
 """Facts and folds in, the words of the runs API out. Other words are mapped here only."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.core.approval import (
@@ -12,8 +14,9 @@ from holdfast.core.approval import (
 from holdfast.core.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress, run_of
+from holdfast.core.images import to_url
 from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
-from holdfast.core.messages import Assistant, Message, ToolResult
+from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
 from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted, how
 from holdfast.core.run import (
     MessageVoided,
@@ -153,8 +156,16 @@ def message_object(message: Message) -> dict[str, object]:
             return body
         case ToolResult(call_id=call_id, text=text):
             return {"role": "tool", "tool_call_id": call_id, "content": text}
+        case User(images=pictures) if pictures:
+            return {"role": "user", "content": _parts(message.text, pictures)}
         case _:
             return {"role": message.__struct_config__.tag, "content": message.text}
+
+
+def _parts(text: str, pictures: Sequence[Image]) -> list[dict[str, object]]:
+    """Words with pictures, as a request says them."""
+    said: list[dict[str, object]] = [{"type": "text", "text": text}] if text else []
+    return said + [{"type": "image_url", "image_url": {"url": to_url(p)}} for p in pictures]
 
 
 def frame(record: Record) -> bytes:
@@ -186,11 +197,20 @@ def _frame(record: Record, name: str, fields: dict[str, object]) -> bytes:
 
 
 def session_frame(record: Record) -> bytes:
-    """The same in the stream of a whole session, which also tells whose turn will come."""
+    """The same in the stream of a whole session, which also tells what waits and what each turn took."""
     fact = record.fact
     if isinstance(fact, InputAdmitted) and fact.mode is not Mode.STEER:
-        return _frame(record, "run.queued", {"input": fact.text})
+        return _frame(record, "run.queued", _said(fact))
+    if isinstance(fact, ModelAnswered):
+        return _frame(
+            record, "model.answered", {"turn": fact.turn, "usage": usage_object(fact.usage)}
+        )
     return frame(record)
+
+
+def _said(words: InputAdmitted) -> dict[str, object]:
+    """Words, and how many pictures came with them. These themselves are in the messages only."""
+    return {"input": words.text} | ({"images": len(words.images)} if words.images else {})
 
 
 def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
@@ -203,8 +223,8 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return "run.completed", {"output": fact.output, "usage": usage_object(fact.usage)}
         case RunResumed(cause=cause):
             return "run.resumed", {"reason": cause or "woken"}
-        case InputAdmitted(mode=Mode.STEER, text=text):
-            return "run.steered", {"input": text}
+        case InputAdmitted(mode=Mode.STEER):
+            return "run.steered", _said(fact)
         case MessageVoided(turn=turn, reason=reason):
             return "message.void", {"turn": turn, "reason": reason}
         case CallStarted():

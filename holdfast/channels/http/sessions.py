@@ -1,0 +1,89 @@
+"""Sessions over HTTP: listed, looked at, named, forked, read."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from holdfast.channels.http import bodies, wire
+from holdfast.channels.http.door import json_response
+from holdfast.core.intents import Principal
+from holdfast.core.types import SessionId
+from holdfast.gateway import Gateway, SessionSummary
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class TitleRequest(msgspec.Struct):
+    """The body of PATCH /api/sessions/{id}. Empty: it has no name any more."""
+
+    title: str
+
+
+class ForkRequest(msgspec.Struct):
+    """The body of POST /api/sessions/{id}/fork; both may be left to us."""
+
+    title: str | None = None
+    session_id: str | None = None
+
+
+def session_object(of: SessionSummary) -> dict[str, object]:
+    """A session as the API shows it."""
+    return {"object": "hermes.session", **msgspec.structs.asdict(of)}
+
+
+def table(
+    gateway: Gateway, by: Principal, body_limit: int, body_wait_s: float
+) -> list[tuple[str, str, Handler]]:
+    """Method, path, handler."""
+    library = gateway.library
+
+    async def read(request: web.Request) -> bytes:
+        return await bodies.read_body(request, body_limit, body_wait_s)
+
+    async def index(request: web.Request) -> web.Response:
+        after = request.query.get("after")
+        last = None if after is None else bodies.session_id(after)
+        found, more = await library.sessions(by, bodies.limit(request), last)
+        data = [session_object(one) for one in found]
+        return json_response({"object": "list", "data": data, "has_more": more})
+
+    async def show(request: web.Request) -> web.Response:
+        return json_response(session_object(await library.session(by, _named(request))))
+
+    async def rename(request: web.Request) -> web.Response:
+        session_id = _named(request)
+        title = bodies.decode(await read(request), TitleRequest).title
+        return json_response(session_object(await library.rename(by, session_id, title)))
+
+    async def fork(request: web.Request) -> web.Response:
+        session_id = _named(request)
+        body = bodies.decode(await read(request) or b"{}", ForkRequest)
+        name = None if body.session_id is None else bodies.session_id(body.session_id)
+        made = await library.fork(by, session_id, body.title or "", name)
+        return json_response(session_object(made), 201)
+
+    async def messages(request: web.Request) -> web.Response:
+        session_id = _named(request)
+        answer: dict[str, object] = {"object": "list", "session_id": session_id}
+        if bodies.truth(request.query.get("settled")):
+            settled = await library.settled(by, session_id)
+            said = settled.messages
+            answer |= {"after": settled.after, "unfinished": settled.unfinished}
+        else:
+            said = await gateway.messages(by, session_id)
+        data = [wire.message_object(m) for m in said]
+        return json_response(answer | {"data": data, "has_more": False})
+
+    one = "/api/sessions/{session_id}"
+    return [
+        ("GET", "/api/sessions", index),
+        ("GET", one, show),
+        ("PATCH", one, rename),
+        ("POST", f"{one}/fork", fork),
+        ("GET", f"{one}/messages", messages),
+    ]
+
+
+def _named(request: web.Request) -> SessionId:
+    return bodies.session_id(request.match_info["session_id"])

@@ -1,0 +1,191 @@
+"""What goes with the words of somebody at a terminal: pictures, and text too large for its line.
+
+A terminal hands over a dropped file as its path, in one of the ways a shell would read it, or as
+a file:// URL. So text that is nothing but paths of pictures means the pictures; in the middle of
+other words it means its words, and a picture is named there with an @ before its path. What is
+attached stands in the line as a label, and goes when somebody deletes the label.
+
+Whatever is wrong is said before anything is sent; what may be sent is core/images.py's to say.
+"""
+
+import re
+import shlex
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from holdfast.cli.exits import Code, Exit
+from holdfast.core import images
+from holdfast.core.images import PICTURE_BYTES
+from holdfast.core.messages import Image
+from holdfast.core.types import Value
+from holdfast.errors import Refused
+
+LARGE_LINES = 10
+LARGE_CHARACTERS = 1000
+
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
+_LONGEST = 16 * 1024  # characters that may be a drop: a few paths
+_MENTION = re.compile(r"""(?<!\S)@(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s\\])+))""")
+_ROOM = 64 * 1024  # bytes of a request beside its words and pictures
+
+
+class Unreadable(Exit):
+    """What was to be attached cannot be; the line says why."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(Code.USAGE, line)
+
+
+class Attachment(Value):
+    """A picture, and the name its user knows it by."""
+
+    number: int
+    name: str
+    image: Image
+
+    @property
+    def label(self) -> str:
+        """What stands for it in the line."""
+        name = "".join(c if c.isprintable() and c not in "[]" else "_" for c in self.name)
+        return f"[image {self.number} · {name}]"
+
+
+class Pasted(Value):
+    """Text that came in one piece."""
+
+    number: int
+    text: str
+
+    @property
+    def label(self) -> str:
+        """What stands for it in the line."""
+        lines = self.text.strip("\n").count("\n") + 1
+        size = f"{lines} lines" if lines > 1 else f"{len(self.text)} characters"
+        return f"[pasted text {self.number} · {size}]"
+
+
+L = TypeVar("L", Attachment, Pasted)
+
+
+def is_large(text: str) -> bool:
+    """Whether pasted text is better shown as a label."""
+    return text.strip("\n").count("\n") >= LARGE_LINES or len(text) > LARGE_CHARACTERS
+
+
+def kept(text: str, attached: Iterable[L]) -> list[L]:
+    """Those whose label still stands in `text`."""
+    return [one for one in attached if one.label in text]
+
+
+def expand(text: str, pasted: Iterable[Pasted]) -> str:
+    """`text` as it is submitted: each label is the text that was pasted, as a block of its own."""
+    whole = {one.label: one.text for one in pasted}
+    if not whole:
+        return text
+    labels = re.compile(f"({'|'.join(map(re.escape, whole))})")
+    # In one pass: a label within pasted text is only text.
+    parts = [_fenced(whole[p]) if p in whole else p.strip() for p in labels.split(text)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _fenced(text: str) -> str:
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text.strip(chr(10))}\n{fence}"
+
+
+def read(path: Path, number: int = 1) -> Attachment:
+    """The picture at `path`. Raises `Unreadable`."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open it might never end
+            raise Unreadable(f"{path} is not a file")
+        with path.open("rb") as file:
+            data = file.read(PICTURE_BYTES + 1)
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return Attachment(number, path.name, images.picture(data, path.name))
+    except Refused as refused:
+        raise Unreadable(str(refused).removesuffix(".")) from None
+
+
+def find(text: str, cwd: Path) -> tuple[str, list[Attachment]]:
+    """The words in `text`, and the pictures that it drops or mentions. Raises `Unreadable`."""
+    paths = dropped(text)
+    words = "" if paths else text
+    paths = paths or mentioned(text, cwd)
+    return words, [read(path, number) for number, path in enumerate(paths, 1)]
+
+
+def dropped(text: str) -> list[Path]:
+    """The pictures that a terminal means by `text`, if that is nothing but their paths."""
+    text = text.strip()
+    if not text or len(text) > _LONGEST:
+        return []
+    for names in ([text], _shell_words(text), text.split()):
+        paths = [_path(name) for name in names]
+        if names and all(p.is_absolute() and _is_picture(p) for p in paths):
+            return _once(paths)
+    return []
+
+
+def mentioned(text: str, cwd: Path) -> list[Path]:
+    """The pictures that `text` names with an @: @shot.png, @"my shot.png", @my\\ shot.png."""
+    found: list[Path] = []
+    for quoted, single, bare in _MENTION.findall(text):
+        name = quoted or single or re.sub(r"\\(.)", r"\1", bare)
+        candidates = (name, name.rstrip(".,;:!?)"))
+        paths = (cwd / _path(candidate) for candidate in candidates)
+        found += [p for p in paths if _is_picture(p)][:1]
+    return _once(found)
+
+
+def check(attached: Sequence[Attachment], words: str, limit: int) -> None:
+    """Raise `Unreadable` if they are too many or too large for one request of `limit` bytes."""
+    try:
+        images.check_count(len(attached))
+    except Refused as refused:
+        raise Unreadable(str(refused).removesuffix(".")) from None
+    encoded = sum(-(-len(one.image.data) // 3) * 4 for one in attached)
+    if encoded and encoded + len(words.encode(errors="replace")) + _ROOM > limit:
+        raise Unreadable(
+            f"that is too much for one request of {limit >> 20} MB (limits.body_mb): "
+            "attach fewer or smaller pictures"
+        )
+
+
+def _shell_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote without its other one
+        return []
+
+
+def _path(name: str) -> Path:
+    """The path that `name` means, as a shell or a desktop writes it."""
+    if name.startswith("file://"):
+        url = urlsplit(name)
+        local = url.netloc in ("", "localhost")
+        return Path(unquote(url.path)) if local else Path(name)
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # nobody's home
+        return Path(name)
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES and _is_file(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _once(paths: Iterable[Path]) -> list[Path]:
+    return list(dict.fromkeys(paths))

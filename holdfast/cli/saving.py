@@ -1,0 +1,41 @@
+"""A file somebody asked for: for its owner only, whole or not at all."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.cli.exits import Code, Exit
+
+
+def save(file: Path, text: str, *, force: bool = False) -> None:
+    """Write it; over one that is there only by `force`. Raises `Exit`."""
+    try:
+        (_replace if force else _create)(file, text.encode())
+    except FileExistsError:
+        hint = "" if force else "; --force writes over it"
+        raise Exit(Code.FAILED, f"{file} is there already{hint}") from None
+    except OSError as error:
+        raise Exit(Code.OUTPUT, f"cannot write {file}: {error.strerror}") from None
+
+
+def _create(file: Path, content: bytes) -> None:
+    """Write a file that is not there yet; all of it, or none."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as opened:
+            opened.write(content)
+    except OSError:
+        with suppress(OSError):
+            file.unlink()
+        raise
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """The same, in the place of one that may be there."""
+    if file.is_dir():
+        raise IsADirectoryError(0, "it is a directory")
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".holdfast-") as beside:
+        made = Path(beside, "export")
+        _create(made, content)
+        made.replace(file)

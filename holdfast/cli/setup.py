@@ -1,0 +1,291 @@
+"""`holdfast setup`: find a model, try it, and only then write it down.
+
+What is there is offered, and nothing is chosen beforehand unless there is just one. The chosen
+one is called once, as a run would call it; whatever goes wrong until then, a Ctrl-C too, leaves
+the settings as they were. A key stays where it is, in the environment, unless it is asked for.
+
+What is asked and told on the way goes to stderr, what became of it to stdout.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import anyio
+from msgspec.structs import asdict
+
+from holdfast import config as configuration
+from holdfast.cli import config_file, finding, gateway_service, trial
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.finding import Found
+from holdfast.cli.question import visible
+from holdfast.config import Config
+from holdfast.core.types import Value
+from holdfast.vendors import VENDORS
+
+SHOWN = 20  # of a server's models; the others can be named
+_NEXT = ("holdfast            a conversation, here", "holdfast doctor     whether all is well")
+_OLLAMA = (
+    "Ollama's /v1 breaks tool calls when it streams: a model there may say what it would do and "
+    "not do it. Choosing and pulling models for Ollama is not done here yet."
+)
+_OFFLINE = """\
+No model was found: no key in the environment, and no server on this machine (ports {ports}).
+It works without one: `offline` obeys plain commands, like: holdfast run "list the files here"
+
+Next, one of these, and then again: holdfast setup
+  export OPENAI_API_KEY=…                         or {variables}
+  start Ollama, LM Studio, llama.cpp or vLLM      on another port: --ports N
+  holdfast setup --base-url URL --model NAME      a server elsewhere"""
+
+
+class Wish(Value):
+    """What the flags say."""
+
+    model: str
+    base_url: str
+    unasked: bool  # nothing is to be asked
+    save_key: bool
+    ports: tuple[int, ...]
+
+
+class Saved(Value):
+    """What was written down."""
+
+    model: str
+    base_url: str  # empty: no server is needed
+    config: str
+    seconds: float  # that the answer took
+    notes: list[str]
+
+
+def main(args: argparse.Namespace) -> int:
+    """Find, choose, try, save."""
+    wish = Wish(
+        model=args.model or "",
+        base_url=args.base_url or "",
+        unasked=bool(args.yes or args.json),
+        save_key=args.save_key,
+        ports=_ports(args.ports),
+    )
+    config = configuration.peek({})
+    found = _find(wish, config)
+    try:
+        saved = _set_up(wish, config, found)
+    except Exit as error:
+        if args.json:
+            _print_json(found, None, str(error))
+        raise
+    if args.json:
+        _print_json(found, saved, "")
+    elif saved is not None:
+        _tell(saved)
+    else:
+        ports = ", ".join(str(port) for port in wish.ports) or "none"
+        print(_OFFLINE.format(ports=ports, variables=", ".join(v.variable for v in VENDORS)))
+    return Code.OK
+
+
+def _ports(said: str | None) -> tuple[int, ...]:
+    if said is None:
+        return tuple(finding.PORTS)
+    words = [word.strip() for word in said.split(",") if word.strip()]
+    for word in words:
+        if not word.isascii() or not word.isdigit() or not 0 < int(word) < 65536:
+            raise Exit(Code.USAGE, f"--ports is {said}: it must be numbers, like 11434,1234")
+    return tuple(int(word) for word in words)
+
+
+def _find(wish: Wish, config: Config) -> list[Found]:
+    if wish.base_url:
+        return [finding.place(wish.base_url, "named by --base-url")]
+    here = anyio.run(finding.look, wish.ports)
+    return finding.distinct([*finding.configured(config, configuration.vendors_found()), *here])
+
+
+def _set_up(wish: Wish, config: Config, found: Sequence[Found]) -> Saved | None:
+    """What was saved; nothing where there is nothing to try."""
+    if wish.model == "offline":
+        return _save(wish, configuration.peek({"model": "offline"}), None, 0.0)
+    if not found and not wish.model:
+        return None
+    server = _choose(wish, found) if found else finding.place(finding.OPENAI_URL, "it is OpenAI's")
+    at = {} if server.base_url == config.openai.base_url else {"openai.base_url": server.base_url}
+    name = _model(wish, server, configuration.peek(at))
+    chosen = configuration.peek({"model": f"openai/{name}", **at})
+    if wish.save_key and chosen.openai.api_key is None:
+        raise Exit(Code.USAGE, f"there is no key to save: set OPENAI_API_KEY; {trial.KEPT}")
+    _changed(wish, chosen)  # what cannot be saved need not be tried
+    key = chosen.origins["openai.api_key"]
+    using = f", with the key from {key}" if key != "default" else ""
+    _say(f"Trying {chosen.model} at {chosen.openai.base_url}{using} …")
+    return _save(wish, chosen, server, trial.call(chosen, _say))
+
+
+def _choose(wish: Wish, found: Sequence[Found]) -> Found:
+    if wish.model and len(found) > 1:
+        having = [one for one in found if _bare(wish.model, one.models) in one.models]
+        found = having if len(having) == 1 else found
+    width = max(len(one.name) for one in found)
+    _say("Found:")
+    for number, one in enumerate(found, 1):
+        models = ", ".join(visible(name) for name in one.models[:3])
+        more = f" and {len(one.models) - 3} more" if len(one.models) > 3 else ""
+        has = f": {models}{more}" if models else ""
+        _say(f"  {number}  {one.name:{width}}  {one.base_url}  ({one.why}{has})")
+    if len(found) == 1:
+        if not wish.unasked and not wish.base_url and _somebody():
+            _confirm()
+        return found[0]
+    if wish.unasked:
+        raise Exit(Code.USAGE, f"several were found: say which with --base-url URL; {trial.KEPT}")
+    return found[_number("Which one?", len(found), "--base-url URL") - 1]
+
+
+def _somebody() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _confirm() -> None:
+    answer = _ask("Try it, and use it from now on? [Y/n] ", "--yes")
+    if answer.lower() not in ("", "y", "yes"):
+        raise Exit(Code.FAILED, trial.KEPT)
+
+
+def _model(wish: Wish, server: Found, at: Config) -> str:
+    """The name of the model, as its server knows it."""
+    if wish.model:
+        doubtful = wish.model.startswith("openai/") and server.base_url != finding.OPENAI_URL
+        models = server.models
+        if doubtful and not models:
+            models = anyio.run(finding.list_models, at, _say)
+        return _bare(wish.model, models)
+    if server.model:
+        return server.model
+    models = server.models or anyio.run(finding.list_models, at, _say)
+    if len(models) == 1:
+        return models[0]
+    if wish.unasked:
+        has = f"it has {', '.join(models[:SHOWN])}" if models else "it does not say which it has"
+        raise Exit(Code.USAGE, f"say which model with --model NAME: {has}; {trial.KEPT}")
+    if server.is_ollama and not models:
+        raise Exit(Code.FAILED, f"it has no model yet: ollama pull NAME; {trial.KEPT}")
+    return _name_one(models)
+
+
+def _bare(said: str, models: Sequence[str]) -> str:
+    """Without our own `openai/` before it, unless that is part of its name there."""
+    return said if said in models else said.removeprefix("openai/")
+
+
+def _name_one(models: Sequence[str]) -> str:
+    for number, name in enumerate(models[:SHOWN], 1):
+        _say(f"  {number:2}  {visible(name)}")
+    if len(models) > SHOWN:
+        _say(f"      and {len(models) - SHOWN} more")
+    prompt = f"Which model? (1-{len(models[:SHOWN])}, or a name) " if models else "Which model? "
+    while True:
+        answer = _ask(prompt, "--model NAME")
+        if answer.isascii() and answer.isdigit() and 0 < int(answer) <= len(models[:SHOWN]):
+            return models[int(answer) - 1]
+        if answer and not answer.isdigit():
+            return _bare(answer, models)
+
+
+def _number(prompt: str, highest: int, flag: str) -> int:
+    while True:
+        answer = _ask(f"{prompt} (1-{highest}) ", flag)
+        if answer.isascii() and answer.isdigit() and 0 < int(answer) <= highest:
+            return int(answer)
+
+
+def _ask(prompt: str, flag: str) -> str:
+    """The next line of whoever is there, or comes through the pipe."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline() if sys.stdin is not None else ""
+    if not line:
+        _say("")
+        raise Exit(Code.USAGE, f"nobody has answered; say it with {flag}; {trial.KEPT}")
+    return line.strip()
+
+
+def _changed(wish: Wish, chosen: Config) -> str:
+    """The file as it will be."""
+    default = finding.OPENAI_URL
+    now = configuration.peek({})
+    values = {"model": chosen.model}
+    of_file = now.origins["openai.base_url"] == str(now.file)
+    if chosen.provider == "openai" and (chosen.openai.base_url != default or of_file):
+        values["openai.base_url"] = chosen.openai.base_url
+    if wish.save_key and chosen.openai.api_key is not None:
+        values["openai.api_key"] = chosen.openai.api_key.reveal()
+    return config_file.changed(now.file, config_file.read(now.file), values)
+
+
+def _save(wish: Wish, chosen: Config, server: Found | None, took_s: float) -> Saved:
+    text = _changed(wish, chosen)
+    try:
+        config_file.write(chosen.file, text, 0o600 if wish.save_key else None)
+    except OSError as error:
+        why = f"cannot write {chosen.file}: {error.strerror}"
+        raise Exit(Code.OUTPUT, f"{why}; {trial.KEPT}") from None
+    return Saved(
+        model=chosen.model,
+        base_url=chosen.openai.base_url if server is not None else "",
+        config=str(chosen.file),
+        seconds=round(took_s, 1),
+        notes=_notes(wish, chosen, server),
+    )
+
+
+def _notes(wish: Wish, chosen: Config, server: Found | None) -> list[str]:
+    """What is to be known about what was saved."""
+    now, notes = configuration.peek({}), []
+    for what, ours, theirs in (
+        ("model", chosen.model, now.model),
+        ("openai.base_url", chosen.openai.base_url, now.openai.base_url),
+    ):
+        if ours != theirs and (server is not None or what == "model"):
+            variable = now.origins[what].removeprefix("environment ")
+            notes.append(f"{variable} is set to {theirs} and wins over the file: unset {variable}")
+    origin = chosen.origins["openai.api_key"]
+    variable = origin.removeprefix("environment ")
+    if server is not None and origin != "default" and server.keyless:
+        notes.append(
+            f"The key in {variable} is sent along, though that server answers without one: "
+            "if it is for somebody else, take it away"
+        )
+    elif server is not None and origin.startswith("environment ") and not wish.save_key:
+        notes.append(
+            f"The key was not saved: {variable} must be set wherever holdfast runs. "
+            "To keep it in the file, for you alone to read: the same with --save-key"
+        )
+    if server is not None and server.is_ollama:
+        notes.append(_OLLAMA)
+    if anyio.run(gateway_service.look, now) is not None:
+        notes.append("The gateway that runs has it after: holdfast gateway restart")
+    return notes
+
+
+def _print_json(found: Sequence[Found], saved: Saved | None, error: str) -> None:
+    report = {
+        "found": [asdict(one) for one in found],
+        "saved": asdict(saved) if saved is not None else None,
+        "error": error or None,
+    }
+    print(json.dumps(report, ensure_ascii=False), flush=True)
+
+
+def _tell(saved: Saved) -> None:
+    answered = f" It answered in {saved.seconds} s." if saved.base_url else ""
+    print(f"Saved in {saved.config}: model {saved.model}.{answered}")
+    for note in saved.notes:
+        print(f"! {note}")
+    print("\nNext:")
+    for line in _NEXT:
+        print(f"  {line}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,114 @@
+"""One real call to a model, before anybody relies on it.
+
+It is a call as a run makes it: streamed, and with a tool on offer, because a server that takes
+none is of no use here. What it costs is a few words. It says what it is doing while it takes
+longer than a second (a server may have to load its model first), and gives up in the end.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+
+import anyio
+
+from holdfast.app import build_model
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.screen import ERASE, is_clever
+from holdfast.config import Config
+from holdfast.core.messages import User
+from holdfast.errors import HoldfastError, Misconfigured, Transient
+from holdfast.models.model import Request, ToolSpec
+
+CALL_S = 120.0
+AFTER_S = 1.0  # it says that it still waits
+
+_SYSTEM = "You are being tried out. Answer with the one word: ready"
+_TOOL = ToolSpec(
+    "wait",
+    "Do nothing. There is no need to.",
+    {"type": "object", "properties": {}},
+)
+KEPT = "nothing was saved"
+
+Say = Callable[[str], None]
+
+
+def call(config: Config, say: Say, within_s: float = CALL_S) -> float:
+    """Ask the configured model; how many seconds it took. Raises `Exit` with what to do."""
+    return anyio.run(_call, config, say, within_s)
+
+
+async def _call(config: Config, say: Say, within_s: float) -> float:
+    begun = anyio.current_time()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_tell_waiting, say)
+            refused = await _try(config, within_s)
+            tasks.cancel_scope.cancel()
+    finally:
+        _wipe()
+    if refused is not None:
+        raise refused
+    return anyio.current_time() - begun
+
+
+async def _try(config: Config, within_s: float) -> Exit | None:
+    """Why it is not to be used, if it is not."""
+    try:
+        with anyio.fail_after(within_s):
+            await _ask(config)
+    except TimeoutError:
+        said = f"{config.model} at {config.openai.base_url} has not answered within {within_s:g} s"
+        return Exit(Code.TRY_AGAIN, f"{said}; try another model; {KEPT}")
+    except Transient as error:
+        said = f"{error}; see whether it runs, or try again later"
+        return Exit(Code.TRY_AGAIN, f"{said}; {KEPT}")
+    except Misconfigured as error:
+        return Exit(Code.CONFIG, f"{error}: {error.hint}; {KEPT}")
+    except HoldfastError as error:
+        return Exit(Code.REJECTED, f"{_in_our_words(config, str(error))}; {KEPT}")
+    return None
+
+
+async def _ask(config: Config) -> None:
+    model = build_model(config)
+    request = Request(config.model_name, _SYSTEM, (User("Are you ready?"),), (_TOOL,))
+    try:
+        async with aclosing(model.stream(request)) as pieces:
+            async for _ in pieces:
+                pass  # it ends with an answer, or raises
+    finally:
+        with anyio.CancelScope(shield=True):
+            await model.aclose()
+
+
+def _in_our_words(config: Config, said: str) -> str:
+    """What a refusal says to check, by the names that it goes by here."""
+    text, mark, hint = said.rpartition("; ")
+    origin = config.origins["openai.api_key"]
+    variable = origin.removeprefix("environment ") if origin != "default" else "OPENAI_API_KEY"
+    for theirs, ours in (
+        ("OPENAI_API_KEY", "the key in " + variable),
+        ("HOLDFAST_MODEL", "--model"),
+        ("OPENAI_BASE_URL", "--base-url"),
+    ):
+        hint = hint.replace(theirs, ours)
+    return text + mark + hint
+
+
+async def _tell_waiting(say: Say) -> None:
+    """Show that we still wait: where a line can be erased every second, elsewhere once."""
+    begun = anyio.current_time()
+    await anyio.sleep(AFTER_S)
+    if not is_clever():
+        say("… it takes its time; Ctrl-C leaves, and nothing is saved")
+        return
+    while True:
+        waited = anyio.current_time() - begun
+        print(f"{ERASE}… {waited:.0f} s", end="", file=sys.stderr, flush=True)
+        await anyio.sleep(1.0)
+
+
+def _wipe() -> None:
+    if is_clever():
+        print(ERASE, end="", file=sys.stderr, flush=True)

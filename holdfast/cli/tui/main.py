@@ -1,0 +1,34 @@
+"""`holdfast` alone: a conversation. Through a pipe it is `holdfast run`.
+
+The prompt comes first: what is heavy (the client, and the engine it may have to embed) is loaded
+in a thread while one can type already. On a terminal that cannot move its cursor, and for
+programs (--json), the conversation is line by line (cli/chat.py).
+"""
+
+import argparse
+import importlib
+import os
+import sys
+
+from holdfast import config as configuration
+from holdfast import observe
+from holdfast.cli import workspace
+
+
+def main(args: argparse.Namespace) -> int:
+    """Talk, in the way that the terminal can bear."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        return _hand_on("holdfast.cli.run", args)
+    if args.json or not configuration.can_draw() or not sys.stdout.isatty():
+        return _hand_on("holdfast.cli.chat", args)
+    config = configuration.from_process({"model": args.model} if args.model else {})
+    observe.setup("warning", config.home / observe.CLI_LOG)
+    where = workspace.choose(config, args.workspace, confirmed=bool(args.yes))
+    code = importlib.import_module("holdfast.cli.tui.start").main(config, str(where), args)
+    sys.stdout.flush()
+    os._exit(code)  # no thread that hangs can hold us (HALT-06)
+
+
+def _hand_on(module: str, args: argparse.Namespace) -> int:
+    code: int = importlib.import_module(module).main(args)
+    return code

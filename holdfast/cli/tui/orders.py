@@ -1,0 +1,143 @@
+"""Slash commands at the terminal: those of the chats, the same files, and a few of its own.
+
+What is about the session is asked of the other end (`/status`, `/undo`, `/model` …). What is
+about the terminal itself is done here.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+import anyio.to_thread
+
+from holdfast.cli import export, saving
+from holdfast.cli.client import Client
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.tui import keys
+from holdfast.cli.tui.actions import Unfold
+from holdfast.cli.tui.completion import InputCompleter
+from holdfast.cli.tui.style import cut
+from holdfast.cli.tui.ui import Ui
+from holdfast.commands import parse
+from holdfast.core.inbox import Mode
+
+
+class Talk(Protocol):
+    """The conversation, as far as commands need it."""
+
+    client: Client
+    ui: Ui
+    session_id: str
+    known: bool
+    workspace: str
+
+    async def enter(self, session_id: str) -> None: ...
+    def begun(self) -> None: ...
+    async def look_at_model(self) -> None: ...
+
+
+Order = Callable[[Talk, str], Awaitable[None]]
+
+
+async def learn(client: Client, ui: Ui) -> None:
+    """Have the input line know every command."""
+    told = [(one.name, one.arguments, one.help) for one in await client.commands()]
+    own = [(name, arguments, about) for name, (arguments, about, _) in OWN.items()]
+    completer = ui.buffer.completer
+    if isinstance(completer, InputCompleter):
+        completer.commands = sorted({one[0]: one for one in (*told, *own)}.values())
+
+
+async def obey(talk: Talk, text: str) -> bool:
+    """Do what a command asks for; False: these are words for the agent."""
+    call = parse.read(text.strip())
+    if call is None:
+        return False
+    if call.name in OWN:
+        await OWN[call.name][2](talk, call.rest)
+        return True
+    ui = talk.ui
+    done = await talk.client.command(talk.session_id, text.strip(), ui.mode.value, talk.workspace)
+    ui.print([*ui.view.words(text), *ui.view.answer(done.output)])
+    if done.busy:
+        ui.mode = Mode(done.busy)
+    if call.name == "model":
+        await talk.look_at_model()
+    if done.undone:
+        ui.give_back(done.undone)
+    if done.session_id != talk.session_id:
+        await talk.enter(done.session_id)
+    elif done.run_id:
+        talk.begun()
+    return True
+
+
+async def _leave(talk: Talk, rest: str) -> None:
+    talk.ui.depart()
+
+
+async def _unfold(talk: Talk, rest: str) -> None:
+    talk.ui.do(Unfold())
+
+
+async def _help(talk: Talk, rest: str) -> None:
+    ui = talk.ui
+    told = {one.name: (one.arguments, one.help) for one in await talk.client.commands()}
+    told |= {name: (arguments, about) for name, (arguments, about, _) in OWN.items()}
+    named = rest.removeprefix("/").lower()
+    if named and named not in told:
+        return ui.print([parse.unknown(named, list(told))])
+    ui.print(
+        ["", *([] if named else ["Whatever you type goes to the agent.", *keys.HELP.split("\n")])]
+    )
+    wide = max(len(f"/{name} {arguments}") for name, (arguments, _) in told.items())
+    for name in [named] if named else sorted(told):
+        arguments, about = told[name]
+        line = f"  {f'/{name} {arguments}'.ljust(wide)}  {ui.style.dim(about)}"
+        ui.print([cut(line, ui.size.columns)])
+    return ui.print([""])
+
+
+async def _rename(talk: Talk, rest: str) -> None:
+    _check(talk)
+    if not rest:
+        raise Exit(Code.USAGE, "/rename takes the title: /rename the tax papers")
+    await talk.client.rename(talk.session_id, rest)
+    talk.ui.print([talk.ui.style.dim(f"… this session is called {rest} now")])
+
+
+async def _fork(talk: Talk, rest: str) -> None:
+    _check(talk)
+    made = await talk.client.fork(talk.session_id, rest)
+    before = talk.session_id
+    await talk.enter(made.session_id)
+    talk.ui.print([talk.ui.style.dim(f"… a copy to go on in; the first one: /resume, or {before}")])
+
+
+async def _export(talk: Talk, rest: str) -> None:
+    _check(talk)
+    path = Path(rest or f"{talk.session_id}.md")
+    found = export.exported(
+        await talk.client.session(talk.session_id),
+        await talk.client.transcript(talk.session_id),
+    )
+    text = export.encode(found) if path.suffix == ".json" else export.markdown(found)
+    await anyio.to_thread.run_sync(saving.save, path, text)
+    talk.ui.print([talk.ui.style.dim(f"… written to {path}")])
+
+
+def _check(talk: Talk) -> None:
+    if not talk.known:
+        raise Exit(Code.USAGE, "nothing has been said in this session yet")
+
+
+# What is the terminal's own: arguments, what it does, and who does it.
+OWN: dict[str, tuple[str, str, Order]] = {
+    "help": ("[command]", "Keys and commands.", _help),
+    "quit": ("", "Leave; so does Ctrl-D.", _leave),
+    "exit": ("", "Leave.", _leave),
+    "details": ("", "All of what the last tool said; so does Ctrl-O.", _unfold),
+    "rename": ("title", "Give this session a title.", _rename),
+    "fork": ("[title]", "Go on in a copy of this session.", _fork),
+    "export": ("[file]", "Write this session to a file: .md or .json.", _export),
+}

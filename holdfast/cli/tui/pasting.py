@@ -1,0 +1,165 @@
+"""What is pasted: a little as the text it is, much as a label that stands for it in the line.
+
+A label is known only here, and only whole: exactly as it was made. Then its text goes in its
+place at submission, once, however often the label stands there, and what the text itself holds
+is not looked at again. Anything else that looks like a label is words. Nothing is forgotten
+while the terminal is open, so a line from the history, or one that waits, still has its text.
+
+An edit takes a label whole or leaves it whole (`mended`); so no text is lost in half a label.
+
+Where a terminal hands over the paths of pictures, the pictures are meant (cli/attachments.py).
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from holdfast.cli import attachments
+from holdfast.cli.attachments import Attachment, Pasted, Unreadable
+from holdfast.cli.tui.files import quoted
+from holdfast.core.types import Value
+
+LINES = 8
+CHARACTERS = 1000
+REMEMBERED = 4000  # characters of one pasted text that a history keeps
+
+_LABEL = re.compile(r"\[(?:pasted text|image) \d+ · [^\[\]\n]*\]")
+_DROPPED: dict[int, int | str | None] = dict.fromkeys((*range(32), *range(0x7F, 0xA0)))
+_DROPPED |= {ord("\n"): "\n", ord("\t"): "\t"} | dict.fromkeys(range(0xD800, 0xE000), "�")
+
+
+class _Picture(Value):
+    """A picture, and where it was."""
+
+    attachment: Attachment
+    path: Path
+
+
+class Pastes:
+    """All that was pasted, by its label. `say` is told why a picture is none."""
+
+    def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
+        self._say = say
+        self._texts: dict[str, Pasted] = {}
+        self._pictures: dict[str, _Picture] = {}
+        self._text_numbers = count(1)
+        self._picture_numbers = count(1)
+
+    def paste(self, data: str, into: str = "") -> str:
+        """What goes into the line for `data`; `into`: what stands there already."""
+        text = clean(data)
+        if paths := attachments.dropped(text):
+            try:
+                return " ".join([self._picture(path, into) for path in paths])
+            except Unreadable as why:
+                self._say(str(why))
+        return self._text(text, into) if is_large(text) else text
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the labels in `text` begin and end."""
+        return (found.span() for found in _LABEL.finditer(text) if self._knows(found[0]))
+
+    def label_before(self, text: str) -> int:
+        """How long the label is that `text` ends with; 0: it ends with none."""
+        return next((end - begin for begin, end in self.spans(text) if end == len(text)), 0)
+
+    def mended(self, before: str, after: str, cursor: int) -> tuple[str, int]:
+        """What an edit makes of the line: the text and the cursor.
+
+        It made `after` of `before` and left the cursor where it was made. Where it took away a
+        part of a label, the rest goes too; what was put into a label comes behind it; where it
+        changed nothing but letters of one, nothing happens.
+        """
+        spans = list(self.spans(before))
+        if len(before) == len(after):
+            return (before if self._garbles(before, after, spans) else after), cursor
+        begin = cursor - max(len(after) - len(before), 0)
+        end = begin + max(len(before) - len(after), 0)
+        new = after[max(begin, 0) : cursor]
+        if begin < 0 or before[:begin] + new + before[end:] != after:
+            return after, cursor  # all of it at once: nobody's typing
+        for first, last in spans:
+            if first < begin == end < last:
+                begin = end = last
+            elif first < end and begin < last:
+                begin, end = min(begin, first), max(end, last)
+        return before[:begin] + new + before[end:], begin + len(new)
+
+    def _garbles(self, before: str, after: str, spans: list[tuple[int, int]]) -> bool:
+        changed = [
+            at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
+        ]
+        return any(
+            first <= changed[0] and changed[-1] < last and not self._knows(after[first:last])
+            for first, last in spans
+            if changed
+        )
+
+    def expand(self, text: str) -> str:
+        """`text` with what was pasted in the place of its label, the first of each."""
+        left = dict(self._texts)
+        return _LABEL.sub(lambda m: left.pop(m[0]).text if m[0] in left else m[0], text)
+
+    def fold(self, text: str) -> str:
+        """`text` with labels for what was pasted: `expand` makes the same of it again."""
+        for label, one in sorted(self._texts.items(), key=lambda item: -len(item[1].text)):
+            if label not in text:
+                text = text.replace(one.text, label, 1)
+        return text
+
+    def take(self, text: str, workspace: Path | None = None) -> tuple[str, list[Attachment]]:
+        """What is submitted for `text`: its words, and the pictures in it, in their order.
+
+        With a workspace, also those that are mentioned with an @, but none that pasted text
+        happens to mention. Raises `Unreadable` if one of them cannot be sent.
+        """
+        labels = dict.fromkeys(m[0] for m in _LABEL.finditer(text) if m[0] in self._pictures)
+        pictures = [self._pictures[label] for label in labels]
+        taken = [picture.attachment for picture in pictures]
+        if workspace is not None:
+            known = {picture.path for picture in pictures}
+            paths = (p for p in attachments.mentioned(text, workspace) if p not in known)
+            taken += [attachments.read(p, n) for n, p in enumerate(paths, len(taken) + 1)]
+        return self.expand(text), taken
+
+    def remembered(self, text: str) -> str:
+        """`text` for a history: labels mean nothing to whoever reads it later."""
+        return _LABEL.sub(lambda found: self._meaning(found[0]), text)
+
+    def _meaning(self, label: str) -> str:
+        if label in self._pictures:
+            path = str(self._pictures[label].path)
+            return f"@{quoted(path) or path}"
+        if label not in self._texts:
+            return label
+        text = self._texts[label].text
+        return text if len(text) <= REMEMBERED else f"{label[:-1]}, not kept]"
+
+    def _knows(self, label: str) -> bool:
+        return label in self._texts or label in self._pictures
+
+    def _text(self, text: str, into: str) -> str:
+        while (made := Pasted(next(self._text_numbers), text)).label in into:
+            pass  # somebody's words look like that: they stay words
+        self._texts[made.label] = made
+        return made.label
+
+    def _picture(self, path: Path, into: str) -> str:
+        made = attachments.read(path)
+        while (made := replace(made, number=next(self._picture_numbers))).label in into:
+            pass
+        self._pictures[made.label] = _Picture(made, path)
+        return made.label
+
+
+def clean(data: str) -> str:
+    """`data` as text: one kind of line end, and nothing that steers a terminal."""
+    return data.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED)
+
+
+def is_large(text: str) -> bool:
+    """Whether pasted text is shown as a label."""
+    return text.strip("\n").count("\n") >= LINES or len(text) > CHARACTERS

@@ -1,0 +1,133 @@
+"""Which session to go on with: a list one can search, newest first.
+
+Typing looks for the words in titles, first words and directories. Nothing is chosen until Enter
+is pressed; Esc and Ctrl-C leave without a choice.
+"""
+
+from collections.abc import Sequence
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.key_binding.key_processor import KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import FormattedTextControl, Layout, Window
+from prompt_toolkit.output import Output
+
+from holdfast.cli import question
+from holdfast.cli.tui.style import Style, cut
+from holdfast.cli.wire_sessions import SessionInfo
+from holdfast.commands.phrases import ago
+
+
+class Picker:
+    """The list, what is typed, and where the mark stands."""
+
+    def __init__(self, sessions: Sequence[SessionInfo], style: Style, now: float) -> None:
+        self._sessions = sessions
+        self._style = style
+        self._now = now
+        self._typed = ""
+        self._at = 0
+
+    def found(self) -> list[SessionInfo]:
+        """The sessions that hold every word that is typed."""
+        wanted = self._typed.lower().split()
+
+        def text(one: SessionInfo) -> str:
+            return f"{one.title} {one.preview} {one.workspace} {one.session_id}".lower()
+
+        return [one for one in self._sessions if all(word in text(one) for word in wanted)]
+
+    def type(self, text: str) -> None:
+        """More of what is looked for."""
+        self._typed, self._at = self._typed + text, 0
+
+    def rub_out(self) -> None:
+        """Less of it."""
+        self._typed, self._at = self._typed[:-1], 0
+
+    def move(self, by: int) -> None:
+        """Another one."""
+        self._at = max(0, min(self._at + by, len(self.found()) - 1))
+
+    def chosen(self) -> SessionInfo | None:
+        """The one with the mark."""
+        found = self.found()
+        return found[self._at] if found else None
+
+    def lines(self, columns: int, rows: int) -> list[str]:
+        """The screen."""
+        found, style = self.found(), self._style
+        head = f"go on with which session?  {self._typed}▏"
+        room = max(rows - 3, 1)
+        first = max(0, min(self._at - room + 1, len(found) - room))
+        lines = [cut(style.bold(head), columns)]
+        for number, one in enumerate(found[first : first + room], first):
+            mark = "▸" if number == self._at else " "
+            when = ago(one.updated_at, self._now)
+            busy = " · at work" if one.unfinished else ""
+            told = style.dim(f"  {when}{busy} · {question.visible(one.workspace)}")
+            name = f"{mark} {question.visible(one.name)}"
+            named = style.bold(name) if number == self._at else name
+            lines.append(cut(f"{named}{told}", columns))
+        if not found:
+            lines.append(
+                "  none has these words; holdfast sessions search looks into what was said"
+            )
+        return [
+            *lines,
+            cut(style.dim("↑ ↓ choose · Enter goes on · type to find · Esc leaves"), columns),
+        ]
+
+
+async def pick(
+    picker: Picker, typed: Input | None = None, output: Output | None = None
+) -> SessionInfo | None:
+    """The session that somebody chooses; None: none of them."""
+    keys = KeyBindings()
+
+    def text() -> ANSI:
+        size = app.output.get_size()
+        return ANSI("\n".join(picker.lines(size.columns, min(size.rows, 20))))
+
+    app: Application[SessionInfo | None] = Application(
+        layout=Layout(Window(FormattedTextControl(text), dont_extend_height=True)),
+        key_bindings=keys,
+        erase_when_done=True,
+        include_default_pygments_style=False,
+        input=typed,
+        output=output,
+    )
+    app.ttimeoutlen = app.timeoutlen = 0.05
+
+    @keys.add(Keys.Any)
+    def _(event: KeyPressEvent) -> None:
+        if event.data.isprintable():
+            picker.type(event.data)
+
+    @keys.add("backspace")
+    def _(event: KeyPressEvent) -> None:
+        picker.rub_out()
+
+    @keys.add("up")
+    def _(event: KeyPressEvent) -> None:
+        picker.move(-1)
+
+    @keys.add("down")
+    def _(event: KeyPressEvent) -> None:
+        picker.move(1)
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        if (chosen := picker.chosen()) is not None:
+            app.exit(result=chosen)
+
+    @keys.add("escape")
+    @keys.add("c-c")
+    @keys.add("c-d")
+    def _(event: KeyPressEvent) -> None:
+        app.exit(result=None)
+
+    return await app.run_async(handle_sigint=False, set_exception_handler=False)

@@ -1,0 +1,79 @@
+"""How our own words look: the sixteen colours every terminal has, readable on dark and light.
+
+Where there is no colour, nothing is lost: every line says in words or by its sign what it is.
+"""
+
+import re
+
+from wcwidth import wcwidth
+
+from holdfast.core.types import Value
+
+_RESET = "\x1b[0m"
+_SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Style(Value):
+    """Paints, or leaves as it is."""
+
+    colour: bool
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}{_RESET}" if self.colour and text else text
+
+    def dim(self, text: str) -> str:
+        return self._paint("2", text)
+
+    def bold(self, text: str) -> str:
+        return self._paint("1", text)
+
+    def good(self, text: str) -> str:
+        return self._paint("32", text)
+
+    def bad(self, text: str) -> str:
+        return self._paint("31", text)
+
+    def ask(self, text: str) -> str:
+        return self._paint("1;35", text)
+
+    def mine(self, text: str) -> str:
+        return self._paint("1;36", text)
+
+
+def seconds(elapsed: float) -> str:
+    """How long something takes, short."""
+    whole = int(elapsed)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, left = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m {left:02}s"
+    return f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def took(duration: float) -> str:
+    """How long something took."""
+    return f"{duration:.1f}s" if duration < 10 else seconds(duration)
+
+
+def amount(tokens: int) -> str:
+    """So many tokens, short."""
+    if tokens < 1000:
+        return str(tokens)
+    return f"{tokens / 1000:.1f}k" if tokens < 100_000 else f"{tokens // 1000}k"
+
+
+def cut(line: str, width: int) -> str:
+    """As much of a painted line as there are columns; what is left out is a `…`."""
+    if sum(max(wcwidth(c), 0) for c in _SEQUENCE.sub("", line)) <= width:
+        return line
+    shown, room, at = "", width - 1, 0
+    while at < len(line):
+        if (sequence := _SEQUENCE.match(line, at)) is not None:
+            shown, at = shown + sequence[0], sequence.end()
+            continue
+        room -= max(wcwidth(line[at]), 0)
+        if room < 0:
+            break
+        shown, at = shown + line[at], at + 1
+    return f"{shown}…{_RESET}" if "\x1b" in shown else f"{shown}…"

@@ -1,0 +1,361 @@
+"""What happens between the keyboard and the front door.
+
+Words go out in the order they were typed, each under a name of its own, and stay on the screen as
+"on its way" until they are accepted; what is refused comes back into the input line. What they do
+to a run at work is decided at the other end, in one step with their acceptance, so no moment is
+the wrong one (HALT-01, -02). An interrupt names the run that was on the screen when the key was
+pressed, and does not wait behind words.
+
+Whatever the session tells is shown, whoever began it: another terminal, a process that ended, a
+chat. If whoever serves the home goes away, the session goes on here from the last event seen.
+"""
+
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from holdfast import __version__
+from holdfast.app import arm_exit
+from holdfast.cli import attachments, question, resuming, run
+from holdfast.cli.client import Client, connect
+from holdfast.cli.exits import Code, Exit, sole
+from holdfast.cli.tui import orders, past, status
+from holdfast.cli.tui.actions import Action, Halt, Leave, Reply, Say, TakeBack, Unfold
+from holdfast.cli.tui.asking import Asking
+from holdfast.cli.tui.ui import Ui
+from holdfast.cli.tui.view import View, Waiting
+from holdfast.cli.tui.wish import Wish
+from holdfast.cli.wire import (
+    Frame,
+    NotFound,
+    Question,
+    Submission,
+    TooLate,
+    WorkspaceFixed,
+    spoken,
+)
+from holdfast.config import Config
+
+LEAVE_S = 4.0  # for the way down; then the process is gone, whatever hangs (HALT-05)
+
+
+async def serve(
+    config: Config, wish: Wish, ui: Ui, actions: MemoryObjectReceiveStream[Action]
+) -> None:
+    """Carry out `actions` until one of them is to leave."""
+
+    def tell(text: str) -> None:
+        ui.print([ui.style.dim(f"… {text}")])
+
+    async with (
+        connect(config, tell, linger_s=0.0) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        talk = Talk(config, client, wish, ui, tasks)
+        with anyio.CancelScope() as until_left:
+            async with anyio.create_task_group() as working:
+                working.start_soon(talk.begin)
+                working.start_soon(_take, talk, actions, until_left)
+                working.start_soon(talk.speak)
+        arm_exit(LEAVE_S, Code.OK)  # from here on nothing can hold us
+        await ui.leave()
+        for line in talk.farewell():
+            print(line, flush=True)
+        tasks.cancel_scope.cancel()
+
+
+async def _take(
+    talk: "Talk", actions: MemoryObjectReceiveStream[Action], until_left: anyio.CancelScope
+) -> None:
+    async for action in actions:
+        if isinstance(action, Leave):
+            until_left.cancel()
+        else:
+            talk.take(action)
+
+
+class Talk:
+    """One conversation at a terminal."""
+
+    def __init__(
+        self, config: Config, client: Client, wish: Wish, ui: Ui, tasks: TaskGroup
+    ) -> None:
+        self.client = client
+        self.ui = ui
+        self.session_id = wish.session_id or f"ses_{token_hex(16)}"
+        self._config = config
+        self._wish = wish
+        self._tasks = tasks
+        self.known = bool(wish.session_id)  # to the other end
+        self._listening = anyio.CancelScope()
+        self._said, self._heard = anyio.create_memory_object_stream[Say | Reply](math.inf)
+        self._asking = Asking(client, ui, tasks)
+        self._runs: set[str] = set()  # whose events are to be shown; others are told of already
+        self._ready = anyio.Event()  # which session it is, is known
+        self.workspace = wish.workspace
+        ui.status = status.line(config, ui, wish.model or config.model)
+        ui.holding = self._holding
+
+    @property
+    def view(self) -> View:
+        return self.ui.view
+
+    # The way up
+
+    async def begin(self) -> None:
+        """Say where we are; show what was said before, if it goes on; then listen."""
+        async with self._telling():
+            served = await run.served_model(self.client)
+            if served:
+                self.ui.status = status.line(self._config, self.ui, served)
+            self.ui.print(self._greeting(served or self._config.model))
+            await self.client.runs(limit=1)  # somebody serves from here on, if only we
+            self._tasks.start_soon(self._look_at_health)
+        try:
+            async with self._telling():
+                await self._find_session()
+        finally:
+            self._ready.set()
+        async with self._telling():
+            await orders.learn(self.client, self.ui)
+
+    async def _find_session(self) -> None:
+        if self._wish.goes_on:
+            found = await resuming.latest(self.client, self._wish.workspace)
+            self._wish = self._wish.within(found.session_id)
+            self.session_id, self.known = found.session_id, True
+        if self.known:
+            await self._enter(self.session_id)
+
+    def _greeting(self, model: str) -> list[str]:
+        style, where = self.ui.style, self._wish.workspace
+        lines = [
+            f"{style.bold('Holdfast')} {__version__} · {model} · {where}",
+            style.dim("/help lists keys and commands · Esc stops a run · Ctrl-D leaves"),
+        ]
+        if model.partition("/")[0] == "offline":
+            lines.append("no model is configured: only plain commands work; see: holdfast setup")
+        expected = self._wish.expected
+        if expected and model != expected:
+            lines.append(f"not {expected}: whoever owns the home serves {model}")
+        return [*lines, ""]
+
+    async def _look_at_health(self) -> None:
+        health = await self.client.health()
+        if health is not None:
+            self.view.sandbox = self.view.sandbox or health.sandbox.level
+            if health.paused:
+                self.ui.print([self.ui.style.bad(f"… held: {health.paused}")])
+
+    async def look_at_model(self) -> None:
+        """Have the status line name the model that the session has now."""
+        found = await self.client.session(self.session_id)
+        self.ui.status = status.line(self._config, self.ui, found.model)
+
+    def _holding(self) -> str:
+        """What would end with us, in words; nothing where somebody else serves the home."""
+        if not (self.client.is_owner and self.view.processes):
+            return ""
+        names = ", ".join(self.view.processes)
+        return f"background processes end with us ({names}): holdfast gateway run keeps such alive"
+
+    async def enter(self, session_id: str) -> None:
+        """Go on in another session."""
+        self._listening.cancel()
+        self._asking.forget()
+        self.ui.view = View(self.ui.style, lambda: self.ui.size.columns, status.now)
+        self.session_id, self.known = session_id, True
+        await self._enter(session_id)
+
+    async def _enter(self, session_id: str) -> None:
+        """Show what was said in a session, and go on from there."""
+        try:
+            known = await self.client.history(session_id)
+        except NotFound:
+            self.known = False  # its first words begin it
+            return
+        runs = await self.client.runs(session_id)
+        self._runs = set(known.unfinished)
+        self.ui.print(past.shown(self.view, known.messages, runs))
+        if unfinished := [r.run_id for r in runs if not r.ended]:
+            await self.client.take_up(*unfinished)
+        await self.look_at_model()
+        self._listen(known.after)
+
+    def _listen(self, after: int = 0) -> None:
+        self._listening = anyio.CancelScope()
+        self._tasks.start_soon(self._hear, self.session_id, after, self._listening)
+
+    async def _hear(self, session_id: str, after: int, scope: anyio.CancelScope) -> None:
+        with scope:
+            while True:
+                async with self._telling():
+                    stream = self.client.attend(session_id, after, self._unfinished)
+                    async with aclosing(stream) as frames:
+                        async for frame in frames:
+                            after = frame.event.seq
+                            self._show(frame)
+                await anyio.sleep(1.0)  # nobody could be found: said above; keep trying
+
+    def _unfinished(self) -> Sequence[str]:
+        view = self.view
+        return [*([view.run_id] if view.run_id else []), *view.waiting]
+
+    def _show(self, frame: Frame) -> None:
+        event = frame.event
+        if event.event == "run.queued":
+            self._runs.add(event.run_id)
+        elif event.run_id and event.run_id not in self._runs:
+            return
+        if self._asking.hear(event):
+            return
+        if event.event == "subagent.started":
+            self._tasks.start_soon(self._hear_child, event.child_run_id)
+        self.ui.print(self.view.hear(event))
+        self.ui.app.invalidate()
+
+    async def _hear_child(self, child: str) -> None:
+        """What a child asks is for whoever its root works for."""
+        try:
+            async with aclosing(self.client.follow(child)) as frames:
+                async for frame in frames:
+                    self._asking.hear(frame.event)
+                    if frame.event.event == "subagent.started":
+                        self._tasks.start_soon(self._hear_child, frame.event.child_run_id)
+        except Exit:
+            return  # it is gone, or nobody serves: its parent tells of that
+
+    # What is done
+
+    def take(self, action: Action) -> None:
+        """Begin what a key asks for. Only words wait for words."""
+        match action:
+            case Say() | Reply():
+                self._said.send_nowait(action)
+            case Halt():
+                self._tasks.start_soon(self._halt, action)
+            case TakeBack():
+                self._tasks.start_soon(self._take_back)
+            case Unfold():
+                self._unfold()
+            case _:
+                pass
+
+    async def speak(self) -> None:
+        """Carry what is said to the other end, in order."""
+        await self._ready.wait()
+        async for action in self._heard:
+            if isinstance(action, Say):
+                await self._say(action)
+            else:
+                async with self._telling(partial(self.ui.give_back, action.text)):
+                    await self._asking.reply(action)
+
+    async def _say(self, said: Say) -> None:
+        try:
+            async with self._telling(partial(self.ui.give_back, said.text)):
+                if not await orders.obey(self, said.text):
+                    await self._submit(said)
+        finally:
+            said.arrived.set()
+            if said in self.ui.sending:
+                self.ui.sending.remove(said)
+            self.ui.app.invalidate()
+
+    async def _submit(self, said: Say) -> None:
+        """Hand in words. They are ours no longer when this returns."""
+        words, attached = self.ui.pastes.take(said.text, Path(self.workspace))
+        attachments.check(attached, words, self._config.limits.body_mb << 20)
+        submission = Submission(
+            input=spoken(words, [one.image for one in attached]),
+            workspace=self._wish.workspace,
+            session_id=self.session_id,
+            instructions=self._wish.instructions,
+            model=self._wish.model,
+            mode=said.mode.value,
+        )
+        try:
+            said.run_id = await self.client.submit(submission)
+        except WorkspaceFixed:
+            if self._wish.insists:
+                raise
+            self._wish = self._wish.elsewhere()
+            return await self._submit(said)
+        if said.run_id not in self._runs:  # until it is heard of, it waits: Esc finds it
+            waiting = Waiting(said.run_id, (words,), len(attached))
+            self.view.waiting.setdefault(said.run_id, waiting)
+        return self.begun()
+
+    def begun(self) -> None:
+        """Words of the session have been accepted: there is something to hear."""
+        if not self.known:
+            self.known = True
+            self._listen()
+
+    async def _halt(self, intent: Halt) -> None:
+        """Stop that run and no other. Of what is on its way: as soon as it is there."""
+        run_id = intent.run_id
+        if intent.sent is not None:
+            await intent.sent.arrived.wait()
+            run_id = intent.sent.run_id
+        async with self._telling():
+            try:
+                if run_id:
+                    self._bring_back(await self.client.stop(run_id))
+            except NotFound:
+                pass  # it was faster; its own end is on the screen
+
+    async def _take_back(self) -> None:
+        if not self.view.waiting:
+            return
+        last = list(self.view.waiting.values())[-1]
+        async with self._telling():
+            try:
+                self._bring_back(await self.client.take_back(last.run_id))
+            except (TooLate, NotFound):
+                self.ui.hint("it has begun: Esc stops it")
+
+    def _bring_back(self, unread: Sequence[str]) -> None:
+        """What nobody will read now is the user's again."""
+        if unread:
+            self.ui.give_back("\n\n".join(unread))
+            self.ui.hint("what was not read is in the input line again")
+
+    def _unfold(self) -> None:
+        match self.ui.asked:
+            case None:
+                self.ui.print(self.view.details())
+            case Question() as asked:
+                self.ui.print(["", *question.asks(asked).split("\n")])
+            case asked:
+                self.ui.print(["", *question.body(asked).split("\n")])
+
+    @asynccontextmanager
+    async def _telling(self, otherwise: Callable[[], None] | None = None) -> AsyncIterator[None]:
+        """Whatever fails in the block is told, and the conversation goes on."""
+        try:
+            yield
+        except* Exit as group:
+            self.ui.print([self.ui.style.bad(f"holdfast: {sole(group)}")])
+            if otherwise is not None:
+                otherwise()
+
+    def farewell(self) -> list[str]:
+        """What becomes of what goes on, and how to come back."""
+        ui, lines = self.ui, list[str]()
+        if self.client.is_owner:
+            lines.append("Shutting down…")
+        if self.view.busy and not self.view.stopping:
+            goes_on = "is kept, and goes on with" if self.client.is_owner else "goes on; to see it"
+            lines.append(f"what is at work {goes_on}: holdfast --continue")
+        lines += [f"not sent: {question.visible(said.text)}" for said in ui.sending]
+        if self.known:
+            lines.append(f"to come back: holdfast --resume {self.session_id}")
+        return lines

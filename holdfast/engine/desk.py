@@ -1,0 +1,287 @@
+"""Slash commands of the operator at a terminal: the same commands, for a session that is named.
+
+A terminal has what a chat has not: it knows its session itself, shows every run as it goes, and
+keeps for itself what words do to a busy run. So a stop leaves nothing behind, /new and /resume
+only say which session to go on with, and /busy only says what was chosen.
+
+A command whose answer was lost may come again under its key. What must not be done twice (words,
+an undo, an answer to an approval) is written down with that key, and found by it.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from secrets import token_hex
+from weakref import WeakValueDictionary
+
+import anyio
+
+from holdfast.commands import parse
+from holdfast.commands.command import Command
+from holdfast.core.approval import Choice
+from holdfast.core.inbox import Came, Mode
+from holdfast.core.intents import Principal, RequestKey, Steer, Submit
+from holdfast.core.session import SessionOpened
+from holdfast.core.types import RunId, SessionId, SessionKey, Usage, Value
+from holdfast.engine.dialogue import Control, Dialogue, Parts, named_model
+from holdfast.engine.keeper import RUNS, check_admin
+from holdfast.errors import JournalUnavailable, Misconfigured, Refused
+from holdfast.gateway import ChatSession, ChatStatus, CommandDone, CommandGiven, CommandView
+from holdfast.journal.journal import Conflict, RunFilter
+
+ROUTE = "/commands"  # under which the keys of commands with words are known
+CHANNEL = "/commands"  # and those of others; no channel has that name
+LEFT = 256  # sessions of which it is known which one was left for them
+
+DONE_BEFORE = "That was done already; only the answer was lost."
+
+_OF_A_CHILD = re.compile(r"~run_[0-9a-f]+$")
+
+
+class Desk:
+    """Takes the operator's commands."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        commands: Callable[[], Mapping[str, Command]],
+        need: Callable[[SessionKey], Awaitable[None]],
+    ) -> None:
+        self.control: Control | None = None  # of the process, where it can be restarted
+        self._parts = parts
+        self._load = commands  # at first use: a terminal that only asks pays nothing for them
+        self._need = need  # somebody needs a session that may have been left aside
+        self._left: OrderedDict[SessionId, SessionId] = OrderedDict()
+        self._taking: WeakValueDictionary[SessionId, anyio.Lock] = WeakValueDictionary()
+
+    def commands(self, by: Principal) -> Sequence[CommandView]:
+        """Every command there is."""
+        check_admin(by)
+        found = self._commands().values()
+        return [CommandView(c.name, c.arguments, c.help) for c in found]
+
+    def _commands(self) -> Mapping[str, Command]:
+        try:
+            return self._load()
+        except Misconfigured as wrong:
+            raise Refused("misconfigured", f"{wrong}: {wrong.hint}") from None
+
+    async def take(self, by: Principal, given: CommandGiven) -> CommandDone:
+        """Do what a command asks for; what to say about it."""
+        check_admin(by)
+        call = parse.read(given.text)
+        if call is None:
+            raise Refused("invalid_request", "`input` is not a command.", param="input")
+        commands = self._commands()
+        lock = self._taking.setdefault(given.session_id, anyio.Lock())
+        # Whoever asks may leave; what has begun is finished, so that it is known again.
+        with anyio.CancelScope(shield=True):
+            async with lock:
+                if (done := await self._done(by, given)) is not None:
+                    return done
+                await self._need(SessionKey(by.owner, given.session_id))
+                seat = Seat(self._parts, by, given, self._left, self.control)
+                try:
+                    output = await parse.answer(call, seat, commands)
+                except Conflict as busy:
+                    raise JournalUnavailable(str(busy), retry_after_s=1) from busy
+                for then in seat.afterwards:
+                    await then()
+        while len(self._left) > LEFT:
+            self._left.popitem(last=False)
+        return seat.done(output)
+
+    async def _done(self, by: Principal, given: CommandGiven) -> CommandDone | None:
+        """What the same command has done before, if that must not be done again."""
+        if not given.key:
+            return None
+        said = await self._parts.journal.replay(by.owner, ROUTE, given.key)
+        if said is not None:
+            return CommandDone("", said.session_id, run_id=said.run_id)
+        if await self._parts.journal.seen(CHANNEL, given.key):
+            return CommandDone(DONE_BEFORE, given.session_id)
+        return None
+
+
+class _Begun(Value):
+    """A session, and when it began."""
+
+    session_id: SessionId
+    at: float
+
+
+class Seat:
+    """A terminal's session, for the time of one command."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        by: Principal,
+        given: CommandGiven,
+        left: OrderedDict[SessionId, SessionId],
+        control: Control | None,
+    ) -> None:
+        self.roles = by.roles
+        self.afterwards: list[Callable[[], Awaitable[None]]] = []
+        self._parts = parts
+        self._by = by
+        self._given = given
+        self._left = left  # for which session which one was left
+        self._control = control
+        self._came = Came(channel=CHANNEL, external_id=given.key) if given.key else None
+        self._here = self._session(given.session_id)
+        self._mode = given.mode
+        self._session_id = given.session_id  # to go on with
+        self._busy: Mode | None = None
+        self._run_id: RunId | None = None
+        self._undone: str | None = None
+
+    def done(self, output: str) -> CommandDone:
+        """What came of the command."""
+        return CommandDone(output, self._session_id, self._busy, self._run_id, self._undone)
+
+    async def status(self) -> ChatStatus:
+        """How things stand."""
+        return await self._here.status(self._mode)
+
+    async def stop(self) -> int:
+        """Stop what is at work and what waits; one goes on in the session."""
+        return await self._here.stop("Stopped at the terminal")
+
+    async def begin(self) -> None:
+        """Another session to go on with; it is none before words are said in it."""
+        await self._here.give_way()
+        await self._leave_for(SessionId(f"ses_{token_hex(16)}"))
+
+    async def say(self, text: str, mode: Mode | None) -> None:
+        """Words for the agent: the answer to what it asks, as in a chat, else as the mode says."""
+        if (asked := await self._here.question()) is not None:
+            self._run_id, call_id = asked
+            await self._parts.gateway.send(Steer(self._by, self._run_id, text, call_id))
+            return
+        known = await self._parts.journal.stream_of(self._here.key)
+        await self._submit(
+            Submit(
+                by=self._by,
+                text=text,
+                session_id=self._given.session_id,
+                workspace="" if known else self._given.workspace,
+                mode=mode or self._mode,
+                request_key=self._request_key(),
+            )
+        )
+
+    async def _submit(self, intent: Submit) -> None:
+        self._run_id = (await self._parts.gateway.send(intent)).run_id
+
+    def _request_key(self) -> RequestKey | None:
+        given = self._given
+        if not given.key:
+            return None
+        asked = f"{given.session_id}\n{given.text}".encode("utf-8", "surrogatepass")
+        return RequestKey(ROUTE, given.key, sha256(asked).hexdigest())
+
+    async def choose_busy_mode(self, mode: Mode) -> None:
+        """What words do to a busy run: the terminal keeps it."""
+        self._busy = self._mode = mode
+
+    async def choose_model(self, name: str) -> str:
+        """Another model of the same provider for this session; empty: the configured one."""
+        return await self._here.choose_model(named_model(self._parts.model, name))
+
+    async def answer(self, choice: Choice, request_id: str) -> Choice:
+        """Answer an approval of this session: the oldest, if none is named."""
+        return await self._here.answer(choice, request_id)
+
+    async def retry(self) -> None:
+        """Say again what was said last, in place of what came of it."""
+        said, key = await self._here.last_words(), self._request_key()
+        to = self._given.session_id
+        await self._submit(Submit(self._by, said, to, request_key=key, instead=True))
+
+    async def undo(self) -> str:
+        """Take back the last exchange; the words it began with."""
+        self._undone = await self._here.undo()
+        return self._undone
+
+    async def usage(self) -> Usage:
+        """Tokens this session has spent."""
+        return await self._here.usage()
+
+    async def sessions(self) -> Sequence[ChatSession]:
+        """The operator's latest sessions, those that began first first."""
+        found = [await self._begun(session_id) for session_id in await self._latest()]
+        return [
+            ChatSession(
+                number=number,
+                session_id=one.session_id,
+                begun_at=one.at,
+                current=one.session_id == self._given.session_id,
+                first_words=await self._session(one.session_id).first_words(),
+                now=self._parts.clock.now(),
+            )
+            for number, one in enumerate(sorted(found, key=lambda one: one.at), 1)
+        ]
+
+    async def _latest(self) -> Sequence[SessionId]:
+        """The sessions of the latest runs, the one at work last first; not those of children."""
+        wanted = RunFilter(self._by.owner, frozenset(), None, RUNS, None)
+        rows = await self._parts.journal.runs(wanted)
+        found = dict.fromkeys(row.key.session_id for row in rows)
+        return [one for one in found if not _OF_A_CHILD.search(one)]
+
+    async def _begun(self, session_id: SessionId) -> _Begun:
+        row = await self._parts.journal.stream_of(SessionKey(self._by.owner, session_id))
+        facts = await self._parts.journal.facts(row.stream, (SessionOpened,), ()) if row else []
+        return _Begun(session_id, facts[0].at if facts else 0.0)
+
+    async def resume(self, number: int | None) -> ChatSession:
+        """Another session to go on with; None: the one before, or this one if it is suspended."""
+        had = await self.sessions()
+        current = next((s for s in had if s.current), None)
+        if current is not None and number in (None, current.number):
+            if await self._here.reopen(self._came) or number is not None:
+                return current
+        wanted = next((s.session_id for s in had if s.number == number), None)
+        if number is None:
+            wanted = await self._before({s.session_id for s in had})
+        back = next((s for s in had if s.session_id == wanted), None)
+        if back is None:
+            which = "no earlier session" if number is None else f"no session {number}"
+            raise Refused("session_not_found", f"There is {which}. /sessions lists what there is.")
+        await self._session(back.session_id).reopen()
+        await self._leave_for(back.session_id)
+        return back
+
+    async def _before(self, had: Collection[SessionId]) -> SessionId | None:
+        """The session that was left for this one, else another, at work last."""
+        here = self._given.session_id
+        if (left := self._left.get(here)) in had:
+            return left
+        return next((one for one in await self._latest() if one != here), None)
+
+    async def _leave_for(self, other: SessionId) -> None:
+        """Go on in another session; from there one comes back here, or to before if this is none."""
+        here = self._given.session_id
+        known = await self._parts.journal.stream_of(self._here.key) is not None
+        if (left := here if known else self._left.get(here)) is not None:
+            self._left[other] = left
+            self._left.move_to_end(other)
+        self._session_id = other
+
+    async def restart(self) -> None:
+        """Restart the gateway, once the command is done with."""
+        if self._control is None:
+            raise Refused("no_gateway", "Only a gateway can be restarted.")
+        await self._control.check()
+        self.afterwards.append(partial(self._control.restart, self._by))
+
+    async def make_home(self) -> None:
+        """Not here."""
+        raise Refused("not_a_chat", "Only a chat can be the home: say /home there.")
+
+    def _session(self, session_id: SessionId) -> Dialogue:
+        key = SessionKey(self._by.owner, session_id)
+        return Dialogue(self._parts, key, self._by, lambda role, owner: True, self._came)

@@ -1,0 +1,97 @@
+"""Finding sessions by what was said in them. The operator's only.
+
+The index is caught up when somebody asks, the latest changes first, a few sessions at a time and
+never on the loop. That may take longer than anybody waits: then the answer says that it is not
+complete, what was taken in stays, and the next one who asks goes on from there. So nobody has
+to keep the index while nobody searches, and a home full of sessions is no reason to hang.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from holdfast.core.intents import Principal
+from holdfast.core.types import Owner, Value
+from holdfast.engine.clock import Clock
+from holdfast.engine.keeper import check_admin
+from holdfast.errors import JournalUnavailable
+from holdfast.journal import search
+from holdfast.journal.journal import Journal, SessionRow
+from holdfast.journal.search import Damaged, Hit, Index, Place
+
+log = logging.getLogger(__name__)
+
+BATCH = 16  # sessions taken in at once
+CATCH_UP_S = 3.0  # that one who asks waits for it
+SLACK_S = 3600.0  # that the clock may have gone back
+
+T = TypeVar("T")
+
+
+class Found(Value):
+    """Where the words are, as far as has been looked."""
+
+    hits: Sequence[Hit]
+    complete: bool  # False: not everything has been looked at; ask again
+
+
+class Finder:
+    """Searches, one after the other."""
+
+    def __init__(
+        self, journal: Journal, index: Index, clock: Clock, catch_up_s: float = CATCH_UP_S
+    ) -> None:
+        self._journal = journal
+        self._index = index
+        self._clock = clock
+        self._catch_up_s = catch_up_s
+        self._turn = anyio.Lock()
+
+    async def search(self, by: Principal, words: str, limit: int) -> Found:
+        """The caller's sessions in which all the words are, newest and best first."""
+        check_admin(by)
+        async with self._turn:
+            try:
+                return await self._search(by.owner, words, limit)
+            except Damaged as damage:
+                log.warning("the search index is made anew", extra={"reason": str(damage)})
+            await _in_thread(self._index.discard)
+            try:
+                return await self._search(by.owner, words, limit)
+            except Damaged as damage:
+                raise JournalUnavailable(f"nothing can be searched: {damage}") from damage
+
+    async def _search(self, owner: Owner, words: str, limit: int) -> Found:
+        try:
+            await _in_thread(self._index.open)
+            with anyio.move_on_after(self._catch_up_s) as waiting:
+                await self._catch_up(owner)
+            now = self._clock.now()
+            hits = await _in_thread(lambda: self._index.search(owner, words, limit, now))
+            return Found(hits, complete=not waiting.cancelled_caught)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _in_thread(self._index.close)
+
+    async def _catch_up(self, owner: Owner) -> None:
+        known = await _in_thread(lambda: self._index.caught_up(owner))
+        rows = await self._journal.changed_sessions(owner, known - SLACK_S)
+        behind = await _in_thread(lambda: self._index.behind([_place(row) for row in rows]))
+        for at in range(0, len(behind), BATCH):
+            some = behind[at : at + BATCH]
+            facts = [await self._journal.facts(b.place.stream, search.FACTS, ()) for b in some]
+            await _in_thread(partial(self._index.take, list(zip(some, facts, strict=True))))
+        if rows and rows[0].changed_at > known:
+            await _in_thread(lambda: self._index.catch_up(owner, rows[0].changed_at))
+
+
+def _place(row: SessionRow) -> Place:
+    return Place(row.key.owner, row.key.session_id, row.stream, row.created_at, row.changed_at)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work)

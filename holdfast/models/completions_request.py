@@ -1,0 +1,111 @@
+"""The chat-completions wire, the way there: a request as bytes.
+
+A message is plain text wherever that will do, because not every server takes more. Only words
+that came with pictures are a list of parts: the text, if there is any, then the pictures.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.images import to_url
+from holdfast.core.messages import Assistant, Message, System, ToolResult, User
+from holdfast.models.model import Request
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    id: str
+    function: _Function
+
+
+class _System(msgspec.Struct, frozen=True, tag="system", tag_field="role"):
+    content: str
+
+
+class _Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    text: str
+
+
+class _Url(msgspec.Struct, frozen=True):
+    url: str
+
+
+class _Image(msgspec.Struct, frozen=True, tag="image_url", tag_field="type"):
+    image_url: _Url
+
+
+class _User(msgspec.Struct, frozen=True, tag="user", tag_field="role"):
+    content: str | list[_Text | _Image]
+
+
+class _Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role"):
+    content: str | None
+    tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):
+    tool_call_id: str
+    content: str
+
+
+class _Declared(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class _Tool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
+    function: _Declared
+
+
+class _StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = True
+
+
+class _Body(msgspec.Struct, frozen=True):
+    model: str
+    messages: list[_System | _User | _Assistant | _ToolResult]
+    stream: bool = True
+    stream_options: _StreamOptions = _StreamOptions()
+    tools: list[_Tool] | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(request: Request) -> bytes:
+    """The body of a request for a streamed answer."""
+    head: list[_System | _User | _Assistant | _ToolResult] = []
+    if request.system:
+        head.append(_System(request.system))
+    body = _Body(
+        request.model,
+        head + [_wire(message) for message in request.messages],
+        tools=[_Tool(_Declared(t.name, t.description, dict(t.schema))) for t in request.tools]
+        or msgspec.UNSET,
+    )
+    return _encode(body)
+
+
+def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
+    match message:
+        case ToolResult(call_id, text):
+            return _ToolResult(call_id, text)
+        case Assistant(text, calls) if calls:
+            wired = [_Call(c.call_id, _Function(c.tool, c.arguments)) for c in calls]
+            return _Assistant(text or None, wired)
+        case Assistant(text):
+            return _Assistant(text)
+        case User(text, images) if images:
+            words: list[_Text | _Image] = [_Text(text)] if text else []
+            return _User(words + [_Image(_Url(to_url(image))) for image in images])
+        case User(text):
+            return _User(text)
+        case System(text):
+            return _System(text)

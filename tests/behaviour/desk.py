@@ -1,0 +1,120 @@
+"""A desk for tests: a home, a directory to work in, a model, and terminals before them.
+
+The terminal embeds the engine; or a gateway runs in the same home and the terminal is its client.
+"""
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from tests.fakes import model_server as says
+from tests.fakes.gateway import GatewayProcess, unstarted
+from tests.fakes.model_server import ModelServer, Reply, serve
+from tests.fakes.screen import Screen, screen
+
+PLUGINS = 'plugins = ["tests.fakes.tools", "tests.fakes.clinging"]\n'
+ASKS = "approval ("
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Somewhere to sit. `gateway` is started if the test says so."""
+
+    gateway: GatewayProcess
+    model: ModelServer
+    work: Path
+
+    def terminal(
+        self, *words: str, columns: int = 100, rows: int = 30
+    ) -> AbstractAsyncContextManager[Screen]:
+        """`holdfast WORDS` on a terminal of its own; ready when it says so."""
+        return _ready(self.gateway, self.work, words, columns, rows)
+
+    def bare(self, *words: str) -> AbstractAsyncContextManager[Screen]:
+        """The same, ready or not."""
+        return screen(self.gateway.environment, self.work, *words)
+
+    def told(self) -> list[str]:
+        """The last words of every request to the model, in order."""
+        found = []
+        for request in self.model.requests:
+            content = request.body["messages"][-1]["content"]
+            found.append(content if isinstance(content, str) else json.dumps(content))
+        return found
+
+    def heard(self) -> list[str]:
+        """What the user has said in the session, as the latest request has it."""
+        said = self.model.requests[-1].body["messages"]
+        return [m["content"] for m in said if m["role"] == "user"]
+
+
+@asynccontextmanager
+async def _ready(
+    gateway: GatewayProcess, work: Path, words: tuple[str, ...], columns: int, rows: int
+) -> AsyncIterator[Screen]:
+    async with screen(gateway.environment, work, *words, columns=columns, rows=rows) as it:
+        await it.until("/help lists")
+        yield it
+
+
+@asynccontextmanager
+async def desk(directory: Path, *, served: bool = False, config: str = "") -> AsyncIterator[Desk]:
+    """One, with a gateway at work in its home if it is to be `served`."""
+    work = directory / "work"
+    work.mkdir()
+    async with serve() as model, unstarted(directory, model.base_url) as gateway:
+        (gateway.home / "config.toml").write_text(PLUGINS + config)
+        if served:
+            await gateway.start()
+        yield Desk(gateway, model, work)
+
+
+def gated(text: str = "half") -> tuple[Reply, anyio.Event]:
+    """An answer that has begun and waits, and what lets it end."""
+    gate = anyio.Event()
+    reply = says.stream(says.token(text), says.Wait(gate), says.finish(), says.usage(7, 1))
+    return reply, gate
+
+
+def idle(shown: str) -> bool:
+    """Whether nothing is unfinished: else the status line ends so."""
+    return not shown.rstrip().endswith(("Esc stops", "stopping …"))
+
+
+def sleeper(seconds: int = 120) -> tuple[str, str]:
+    """A foreground sleep, and what tells its process from others."""
+    name = f"{seconds}.{secrets.randbelow(10**9):09}"
+    return f"sleep {name}", name
+
+
+async def switch(it: Screen, meaning: str) -> None:
+    """Press Shift-Tab until words typed while it works mean that."""
+    shown = ""
+    while meaning not in shown:
+        await it.key("BTab")
+        before = shown
+        shown = await it.until(lambda t: "words typed while it works: " in t and t != before)
+
+
+async def approve(it: Screen, choice: str = "o") -> None:
+    """Answer the question on the screen. One that has only just appeared is not answered yet."""
+    await it.until(ASKS)
+    await it.type(choice)
+    while True:
+        await it.key("Enter")
+        shown = await it.until(lambda t: ASKS not in t or "read it first" in t)
+        if ASKS not in shown:
+            return
+
+
+async def begin(it: Screen, command: str) -> None:
+    """Have a command run in the foreground, with somebody's approval where it takes one."""
+    await it.say(f"tool:terminal {json.dumps({'command': command})}")
+    shown = await it.until(lambda t: ASKS in t or "terminal  " in t)
+    if ASKS in shown:
+        await approve(it)

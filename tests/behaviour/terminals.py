@@ -1,0 +1,54 @@
+"""A terminal's commands, for tests: a client beside a gateway, and the operator's socket itself."""
+
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from holdfast.config import Config, load
+from tests.fakes import model_server as says
+from tests.fakes.gateway import GatewayProcess
+from tests.fakes.model_server import ModelServer
+
+HERE = "here"
+
+
+def configured(home: Path) -> Config:
+    return load({"HOME": str(home.parent), "HOLDFAST_HOME": str(home)}, {})
+
+
+def ignored(note: str) -> None:
+    """Why it waits, where an owner comes or goes."""
+
+
+async def at_work(it: GatewayProcess, model: ModelServer, session: str = HERE) -> str:
+    """A run that has said a word and will not say another."""
+    model.then(says.stream(says.token("a"), says.Wait(), says.finish(), says.DONE))
+    run_id = await it.run("first", session_id=session)
+    await it.events(run_id, until="message.delta")
+    return run_id
+
+
+async def said(it: GatewayProcess, text: str, session: str = HERE) -> str:
+    """A run to its end."""
+    run_id = await it.run(text, session_id=session)
+    assert (await it.finished(run_id))["status"] == "completed"
+    return run_id
+
+
+def risky(effects: Path, *tags: str) -> str:
+    return "\n".join(f'tool:risky {{"path": "{effects}", "tag": "{tag}"}}' for tag in tags)
+
+
+class Door:
+    """The operator's socket, with requests as one likes."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self._http = http
+
+    async def give(self, body: Any, session: str = HERE, key: str = "") -> tuple[int, Any]:
+        """POST a command; status and answer."""
+        headers = {"Idempotency-Key": key} if key else {}
+        path = f"/v1/operator/sessions/{session}/command"
+        async with self._http.post(path, json=body, headers=headers) as response:
+            return response.status, await response.json()

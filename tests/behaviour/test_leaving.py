@@ -1,0 +1,117 @@
+"""Leaving a real terminal, whatever hangs (HALT-05, HALT-06)."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.desk import Desk, approve, begin, desk, gated, sleeper
+from tests.behaviour.hands import gone, running
+from tests.fakes import model_server as says
+from tests.fakes.screen import Screen
+
+pytestmark = [pytest.mark.anyio, pytest.mark.debian("tmux", "bwrap")]
+
+LEFT_S = 5.0
+SAID_S = 1.0
+
+
+@pytest.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk(tmp_path) as it:
+        yield it
+
+
+async def _leave(it: Screen, how: str) -> tuple[float, float]:
+    """Seconds from the key that leaves to the word about it, and to the end."""
+    if how == "/quit":
+        await it.type("/quit")
+        await it.until("› /quit")
+    elif how == "C-c":
+        await it.key("C-c")
+        await it.until("Ctrl-C again leaves")
+    began = time.monotonic()
+    await it.key("Enter" if how == "/quit" else how)
+    await it.until("Shutting down…")
+    said = time.monotonic() - began
+    assert await it.ended() == 0
+    return said, time.monotonic() - began
+
+
+def _stubborn() -> tuple[str, str]:
+    """A command that no polite signal ends, and what tells its processes from others."""
+    command, token = sleeper()
+    return f"trap '' TERM INT HUP; while :; do {command}; done", token
+
+
+@pytest.mark.promise("HALT-05")
+@pytest.mark.parametrize("how", ["C-d", "/quit", "C-c"])
+async def test_leaving_a_command_that_ignores_every_polite_signal_leaves_nothing_of_it(
+    alone: Desk, how: str
+) -> None:
+    command, token = _stubborn()
+    async with alone.terminal() as it:
+        await begin(it, command)
+        await running(token)
+        said, left = await _leave(it, how)
+        await gone(token, 1)
+    assert said <= SAID_S, said
+    assert left <= LEFT_S, left
+
+
+@pytest.mark.promise("HALT-05", "HALT-06")
+@pytest.mark.parametrize("tool", ["cling", "wedge"])
+async def test_leaving_a_cleanup_or_a_thread_that_never_ends_takes_its_time_and_no_more(
+    alone: Desk, tool: str
+) -> None:
+    async with alone.terminal() as it:
+        await it.say(f"tool:{tool} {{}}")
+        await it.until(f"{tool}  ")
+        said, left = await _leave(it, "C-d")
+        assert "what is at work is kept" in await it.text()
+    assert said <= SAID_S, said
+    assert left <= LEFT_S, left
+
+
+@pytest.mark.promise("HALT-05", "HALT-06")
+async def test_leaving_takes_no_longer_if_everything_hangs_at_once(alone: Desk) -> None:
+    command, token = _stubborn()
+    alone.model.then(
+        says.calls(
+            says.call("cling", "{}", call_id="call_1", index=0),
+            says.call("wedge", "{}", call_id="call_2", index=1),
+            says.call("terminal", json.dumps({"command": command}), call_id="call_3", index=2),
+        )
+    )
+    async with alone.terminal() as it:
+        await it.say("do it all")
+        await approve(it)
+        await it.until("wedge  ")
+        await running(token)
+        said, left = await _leave(it, "C-c")
+        await gone(token, 1)
+    assert said <= SAID_S, said
+    assert left <= LEFT_S, left
+
+
+@pytest.mark.promise("HALT-05")
+async def test_leaving_a_gateway_is_at_once_and_what_is_at_work_goes_on(tmp_path: Path) -> None:
+    async with desk(tmp_path, served=True) as at:
+        reply, gate = gated("to the end")
+        at.model.then(reply)
+        async with at.terminal() as it:
+            await it.say("go")
+            await it.until("to the end")
+            began = time.monotonic()
+            await it.key("C-d")
+            assert await it.ended() == 0
+            left = time.monotonic() - began
+            shown = await it.text()
+            assert "what is at work goes on" in shown
+            assert "Shutting down" not in shown
+        gate.set()
+        (run,) = (await at.gateway.get("/v1/runs"))[1]["data"]
+        assert (await at.gateway.finished(run["run_id"]))["output"] == "to the end"
+    assert left <= LEFT_S, left

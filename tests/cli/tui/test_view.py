@@ -1,0 +1,179 @@
+"""What a session's events look like, line by line."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.cli.tui.style import Style, amount, cut, seconds
+from holdfast.cli.tui.view import View
+from holdfast.cli.wire import Event, Tokens
+
+WIDTH = 60
+
+
+class Told:
+    """A view, and everything it has shown for good."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        self.view = View(Style(colour), lambda: WIDTH, lambda: 100.0)
+        self.lines: list[str] = []
+        self._seq = 0
+
+    def hear(self, event: str, run_id: str = "run_1", **fields: Any) -> list[str]:
+        self._seq += 1
+        told = self.view.hear(Event(event, self._seq, run_id, timestamp=90.0, **fields))
+        self.lines += told
+        return told
+
+    def begin(self, words: str = "do it", run_id: str = "run_1") -> None:
+        self.hear("run.queued", run_id, input=words)
+        self.hear("run.started", run_id)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line for line in self.lines if line)
+
+
+def test_words_stand_where_the_run_that_reads_them_begins() -> None:
+    told = Told()
+    told.hear("run.queued", input="first")
+    assert told.lines == []
+    assert [w.words for w in told.view.waiting.values()] == [("first",)]
+    told.hear("run.started")
+    assert told.text == "› first"
+    assert not told.view.waiting
+
+
+def test_an_answer_is_shown_once_and_as_it_comes() -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="It is **do")
+    assert told.view.live("⠋") == ["It is do"]
+    told.hear("message.delta", turn=1, delta="ne**.\n\nNext")
+    told.hear("run.completed", output="It is **done**.\n\nNext")
+    assert told.text == "› do it\nIt is done.\nNext"
+    assert told.view.live("⠋") == []
+
+
+def test_an_answer_that_did_not_stream_is_shown_at_the_end() -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.completed", output="whole")
+    assert told.text.endswith("whole")
+
+
+def test_a_call_is_one_line_and_unfolds() -> None:
+    told = Told()
+    told.begin()
+    call: dict[str, Any] = {"call_id": "c", "tool": "terminal"}
+    told.hear("tool.started", preview="make test", **call)
+    told.hear("tool.progress", call_id="c", delta="one\ntwo\nthree\nfour\n")
+    assert told.view.live("⠋") == ["⠋ terminal  make test · 10s", "│ two", "│ three", "│ four"]
+    told.hear("tool.completed", duration=1.5, **call)
+    assert told.lines[-1] == "✓ terminal  make test · 1.5s"
+    assert [r for r in told.view.details() if r.startswith("│")] == [
+        "│ one",
+        "│ two",
+        "│ three",
+        "│ four",
+    ]
+
+
+def test_a_call_that_failed_says_how() -> None:
+    told = Told()
+    told.begin()
+    told.hear("tool.started", call_id="c", tool="terminal", preview="false")
+    told.hear("tool.completed", call_id="c", tool="terminal", error=True, outcome="failed")
+    assert told.lines[-1] == "✗ terminal  false · failed"
+    told.hear("tool.started", call_id="d", tool="terminal", preview="false")
+    told.hear("tool.completed", call_id="d", tool="terminal", duration=0.1, summary="exit code 1")
+    assert told.lines[-1] == "✗ terminal  false · 0.1s · exit code 1"
+
+
+@pytest.mark.promise("HALT-03")
+def test_it_is_known_that_the_last_run_was_interrupted_and_by_what() -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.queued", "run_2", input="rather this")
+    told.hear("run.cancelled", reason="superseded")
+    assert told.view.interrupted
+    assert "■ interrupted by your next words" in told.text
+    told.hear("run.started", "run_2")
+    assert told.text.endswith("› rather this")
+    told.hear("run.completed", "run_2", output="done")
+    assert not told.view.interrupted
+
+
+def test_what_was_taken_back_leaves_no_line() -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.queued", "run_2", input="never mind")
+    before = list(told.lines)
+    assert told.hear("run.cancelled", "run_2", reason="Stop requested via API") == []
+    assert told.lines == before
+    assert not told.view.waiting
+
+
+def test_words_that_join_a_run_that_waits_stand_below_its_own() -> None:
+    told = Told()
+    told.hear("run.queued", input="first")
+    told.hear("run.steered", input="and this")
+    told.hear("run.started")
+    assert told.text == "› first\n› and this"
+
+
+def test_words_that_steer_a_run_at_work_stand_where_they_came() -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="half a word")
+    told.hear("run.steered", input="the other way")
+    assert told.text == "› do it\nhalf a word\n› the other way"
+
+
+def test_a_void_answer_is_said_to_be_void() -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="half")
+    told.hear("message.void", turn=1, reason="cut")
+    told.hear("message.delta", turn=1, delta="whole")
+    told.hear("run.completed", output="whole")
+    assert "does not count" in told.text
+    assert told.text.endswith("whole")
+
+
+def test_tokens_add_up_and_the_latest_request_fills_the_context() -> None:
+    told = Told()
+    told.begin()
+    told.hear("model.answered", turn=1, usage=Tokens(100, 5))
+    told.hear("model.answered", turn=2, usage=Tokens(150, 7))
+    view = told.view
+    assert (view.input_tokens, view.output_tokens, view.context_tokens) == (250, 12, 157)
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2Jgone", "a\rb", "x\u202ey"])
+def test_nothing_that_is_said_steers_the_terminal(hostile: str) -> None:
+    told = Told()
+    told.begin(hostile)
+    told.hear("message.delta", turn=1, delta=f"{hostile}\n\n")
+    told.hear("tool.started", call_id="c", tool="terminal", preview=hostile)
+    told.hear("tool.progress", call_id="c", delta=hostile)
+    shown = "\n".join([*told.lines, *told.view.live("⠋")])
+    told.hear("tool.completed", call_id="c", tool="terminal", summary=hostile)
+    told.hear("run.failed", error=hostile)
+    shown += "\n".join([*told.lines, *told.view.details()])
+    assert not {"\x1b", "\r", "\u202e"} & set(shown)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 12])
+def test_a_painted_line_is_cut_to_its_columns(width: int) -> None:
+    style = Style(True)
+    line = cut(f"{style.good('✓')} 日本語 words", width)
+    plain = line.replace("\x1b[32m", "").replace("\x1b[0m", "")
+    wide = sum(2 if c in "日本語" else 1 for c in plain)
+    assert wide <= width
+    assert plain.endswith("…")
+
+
+def test_figures_are_short() -> None:
+    assert [seconds(s) for s in (0.4, 59, 61, 3660)] == ["0s", "59s", "1m 01s", "1h 01m"]
+    assert [amount(n) for n in (7, 1234, 250_000)] == ["7", "1.2k", "250k"]
