@@ -227,6 +227,7 @@ class Commanded(msgspec.Struct, frozen=True):
     busy: str | None = None  # what words do from now on, if that was chosen
     run_id: str | None = None  # the run that reads words of the command
     undone: str | None = None  # the words that were taken back
+    owner: str = ""  # whose session it is; empty: the operator's own
 
 
 class CommandInfo(msgspec.Struct, frozen=True):
@@ -311,6 +312,7 @@ class Event(msgspec.Struct, frozen=True):
     background: bool = False
     detach: bool = False
     input: str = ""
+    input_id: str = ""
     images: int = 0
     duration: float = 0.0
     usage: Tokens | None = None

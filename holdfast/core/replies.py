@@ -21,6 +21,7 @@ Split = Callable[[str, str], Sequence[str]]  # a platform and a text: the messag
 
 SUPERSEDED = "superseded"  # the reason of a run that made way for newer words
 UNREAD = "\n\nIt had not read all you said. Say again what still matters."
+PASSED_ON = "\n\nWhat you said meanwhile comes next."
 STEP = 80  # characters of a call that are shown
 QUESTION, ANSWER = 700, 300  # characters of each that stay, once it is answered
 
@@ -91,6 +92,17 @@ _TOLD: frozenset[type[Fact]] = frozenset(
 )
 
 
+def _unread(found: Run, code: str) -> str:
+    """What becomes of the words that a run which fails has not read (words.passed_on)."""
+    joined = any(i != found.input_id for i in found.unread)
+    if joined and code not in _SUSPENDS:
+        return PASSED_ON
+    return UNREAD if found.unread else ""
+
+
+_SUSPENDS = frozenset({"stuck", "suspended"})  # and what is said next begins afresh
+
+
 def _told(
     before: Session, found: Run, fact: Fact, hosts: tuple[str, ...], split: Split
 ) -> list[DeliveryQueued]:
@@ -99,8 +111,8 @@ def _told(
             text = output.strip() or "(Done; there is nothing to say.)"
             answer = _message(found, f"out_{found.id}", text, hosts, split, reply=True)
             return [*_progress_ends(found, "Done"), *answer]
-        case run.RunFailed(error=error) if found.parent is None:
-            text = f"This did not work: {error}{UNREAD if found.unread else ''}"
+        case run.RunFailed(error=error, code=code) if found.parent is None:
+            text = f"This did not work: {error}{_unread(found, code)}"
             answer = _message(found, f"out_{found.id}", text, hosts, split, reply=True)
             return [*_progress_ends(found, "Given up"), *answer]
         case run.RunCancelled():

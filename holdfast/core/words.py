@@ -8,6 +8,8 @@ asked its user something, words in a chat are the answer, in any mode; a termina
 question that it answers.
 """
 
+from hashlib import sha256
+
 from msgspec.structs import replace
 
 from holdfast.core import call, session
@@ -15,7 +17,9 @@ from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.replies import SUPERSEDED
 from holdfast.core.run import Run, RunQueued
 from holdfast.core.session import Session
-from holdfast.core.types import CallId, Fact, Owner, RunId, Value
+from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, Value
+
+_TIMED = len("run_") + 12  # characters of a run's id that say when it was made
 
 
 class OwnRun(Value):
@@ -64,6 +68,12 @@ def place(now: Session, mode: Mode, by: Speaker, *, answers: bool = True) -> Pla
     last = list(now.runs.values())[-1]
     displaces = busy.id if at_work and not _reads_on(busy) else None
     return Join(last.id, displaces) if last.id in mine and _reads_on(last) else OwnRun(displaces)
+
+
+def asks_in_chat(now: Session) -> bool:
+    """Whether what the run at work asks is read in a chat. What is asked elsewhere is not theirs."""
+    busy = session.current(now)
+    return busy is not None and busy.origin.address is not None
 
 
 def works_for(now: Session, found: Run) -> Owner:
@@ -139,3 +149,24 @@ def answer(now: Session, run_id: RunId, call_id: CallId, words: InputAdmitted) -
             run_id=run_id, call_id=call_id, tool=tool, outcome=call.Outcome.OK, text=words.text
         ),
     )
+
+
+def passed_on(now: Session, ending: Run) -> tuple[Fact, ...]:
+    """What a run that fails was given on its way and has not read gets a run of its own.
+
+    Of one that makes way, whoever it makes way for has it already; of a child, nobody waits.
+    """
+    said = [now.inputs[i].admitted for i in ending.unread if i != ending.input_id]
+    if not said or ending.stop_reason or ending.parent is not None:
+        return ()
+    name = sha256(f"{ending.id} {said[0].input_id}".encode()).hexdigest()
+    run_id = RunId(f"{ending.id[:_TIMED]}{name[:20]}")
+    words = InputAdmitted(
+        input_id=InputId(f"in_{name[:24]}"),
+        run_id=run_id,
+        text="\n\n".join(one.text for one in said),
+        images=tuple(image for one in said for image in one.images),
+        hosts=tuple(dict.fromkeys(host for one in said for host in one.hosts)),
+    )
+    model, origin = ending.model, ending.origin
+    return words, RunQueued(run_id=run_id, input_id=words.input_id, model=model, origin=origin)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from random import random
 
-from holdfast.core import answers, limits, run
+from holdfast.core import answers, limits, run, words
 from holdfast.core.approval import ApprovalWithdrawn
 from holdfast.core.call import Call, CallSettled
 from holdfast.core.events import MessageDelta, ReasoningDelta
@@ -147,8 +147,9 @@ class Runner:
 
     async def _end(self, held: Held, ending: run.RunCancelled | RunFailed, reason: str) -> None:
         """End a run that will not read its inputs any more."""
-        given_up = give_up(held.session.runs[ending.run_id], reason)
-        await self._say(held, ending.run_id, *given_up, ending).wait()
+        now = held.session.runs[ending.run_id]
+        next_one = words.passed_on(held.session, now) if isinstance(ending, RunFailed) else ()
+        await self._say(held, ending.run_id, *give_up(now, reason), ending, *next_one).wait()
 
     async def _fail(self, held: Held, run_id: RunId, code: str, error: str) -> None:
         usage = held.session.runs[run_id].usage

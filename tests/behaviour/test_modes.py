@@ -143,3 +143,20 @@ async def test_words_that_interrupt_survive_a_kill(model: ModelServer, tmp_path:
         await it.kill()
         await it.start()
         assert (await it.finished(second))["status"] == "completed"
+
+
+@pytest.mark.promise("HALT-01")
+async def test_words_that_steer_a_run_which_then_fails_are_the_next_runs_input(
+    it: GatewayProcess, model: ModelServer
+) -> None:
+    gate = anyio.Event()
+    model.then(says.stream(says.token("a"), says.Wait(gate), says.Abort()), says.refuse(401, "no"))
+    first = await it.run("first", session_id="s")
+    await it.events(first, until="message.delta")
+    assert await it.run("this way", session_id="s", mode="steer") == first
+    gate.set()
+    assert (await it.finished(first))["status"] == "failed"
+    _, listed = await it.get("/v1/runs?session_id=s")
+    (second,) = [run["run_id"] for run in listed["data"] if run["run_id"] != first]
+    assert (await it.finished(second))["status"] == "completed"
+    assert _asked(model) == ["first", "first", "this way"]

@@ -313,6 +313,8 @@ def test_where_the_operator_says_so_a_strong_sandbox_is_enough(request_: Executi
     assert decide_execution(request_, mere_user) == Run(Ground.CONFINED)
     for roles in (USER, frozenset({Role.ADMIN})):
         asked(request_, replace(SANDBOXED, principal=Principal(Owner("eve"), roles)))
+    elsewhere = SessionKey(Owner("eve"), SESSION.session_id)  # where the operator only speaks, too
+    asked(request_, replace(SANDBOXED, session=elsewhere))
 
 
 @pytest.mark.parametrize("now", Level)

@@ -4,7 +4,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from holdfast.core import intents
 from holdfast.core.access import PairingConfirmed, PairingFailed, PairingOffered, UserRemoved
@@ -68,6 +68,7 @@ from holdfast.core.types import (
     Usage,
     kind,
 )
+from holdfast.errors import Refused
 
 KINDS: tuple[type[Fact], ...] = (*get_args(Event), *get_args(Delta))
 RUN, INPUT, CALL = RunId("run"), InputId("input"), CallId("call")
@@ -300,6 +301,26 @@ def test_only_the_operator_at_their_own_door_sees_what_is_everybodys() -> None:
         assert less.scope == less.owner
         assert less.sees(less.owner)
         assert not less.sees(guest)
+
+
+def test_the_operator_is_himself_in_sessions_of_others_and_only_at_his_own_door() -> None:
+    here = intents.Capabilities("cli", answerable=True, late=True)
+    guest, admin = Owner("tg:9"), frozenset(Role)
+    operator = intents.Principal(OPERATOR, here, admin)
+    there = operator.among(guest)
+    assert (there.owner, there.who, there.scope, there.door) == (guest, OPERATOR, guest, here)
+    assert there.visits
+    assert there.among(guest) == there
+    assert there.among(OPERATOR) == operator.among(OPERATOR) == operator
+    for other in (
+        there,
+        intents.Principal(OPERATOR, replace(here, platform="api_server"), admin),
+        intents.Principal(Owner("tg:group:7"), here, admin, guest),
+    ):
+        with pytest.raises(Refused, match="Only the operator"):
+            other.among(Owner("tg:1"))
+    assert not operator.visits
+    assert not intents.Principal(Owner("tg:group:7"), here, admin, guest).visits
 
 
 def test_every_intent_says_who_asks_and_all_but_new_words_name_their_run() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.core.address import Address, ChatType
 from holdfast.core.approval import (
@@ -22,6 +23,7 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Proposal
 from holdfast.core.replies import (
     ANSWER,
+    PASSED_ON,
     STEP,
     SUPERSEDED,
     UNREAD,
@@ -182,10 +184,14 @@ def test_a_run_that_failed_says_why() -> None:
     assert (failed.delivery_id, failed.reply_to) == (f"out_{RUN}", "5")
 
 
-def test_a_run_that_failed_with_words_unread_says_so() -> None:
+def test_a_run_that_failed_with_words_unread_says_what_becomes_of_them() -> None:
     words = InputAdmitted(input_id=InputId("more"), run_id=RUN, text="and this", mode=Mode.STEER)
-    failed = only(told(fold(words, session=AT_WORK), FAILED))
-    assert failed.text == f"This did not work: The model is away.{UNREAD}"
+    unread = fold(words, session=AT_WORK)
+    failed = only(told(unread, FAILED))
+    assert failed.text == f"This did not work: The model is away.{PASSED_ON}"
+    stuck = only(told(unread, replace(FAILED, code="stuck")))
+    assert stuck.text == f"This did not work: The model is away.{UNREAD}"
+    assert only(told(fold(*begun()[:2]), FAILED)).text.endswith(UNREAD)
 
 
 def test_a_run_that_was_stopped_says_nothing() -> None:

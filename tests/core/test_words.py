@@ -9,6 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.core.address import Address, ChatType
@@ -62,7 +63,7 @@ from holdfast.core.session import (
     recover,
     stop,
 )
-from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey
+from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
 from holdfast.core.words import (
     Join,
     OwnRun,
@@ -70,7 +71,9 @@ from holdfast.core.words import (
     Replies,
     Speaker,
     admitted,
+    asks_in_chat,
     answer,
+    passed_on,
     place,
     question,
     works_for,
@@ -203,6 +206,13 @@ def test_wherever_words_go_the_session_takes_them(situation: str, mode: Mode) ->
     assert not any(r.status is Status.INTERRUPTED for r in after.runs.values())
 
 
+def test_only_what_is_asked_in_a_chat_is_read_there() -> None:
+    in_chat = RunQueued(run_id=A, input_id=InputId(f"in-{A}"), origin=Origin(address=CHAT))
+    assert asks_in_chat(fold(posted(A)[0], in_chat))
+    assert not asks_in_chat(fold(*ASKING))
+    assert not asks_in_chat(fold())
+
+
 @pytest.mark.parametrize("mode", [Mode.STEER, Mode.INTERRUPT])
 def test_an_administrator_is_heard_by_every_run(mode: Mode) -> None:
     assert place(fold(*SITUATIONS["other's asks"]), mode, root) == Replies(A, CALL)
@@ -215,6 +225,30 @@ def test_where_words_name_what_they_answer_others_answer_nothing() -> None:
     now = fold(*SITUATIONS["asks"])
     assert place(now, Mode.INTERRUPT, alice, answers=False) == OwnRun(A)
     assert place(now, Mode.STEER, alice, answers=False) == Join(A)
+
+
+@pytest.mark.promise("HALT-01")
+def test_words_that_a_failing_run_has_not_read_get_a_run_of_their_own() -> None:
+    more = [
+        replace(said(text, A, name), mode=Mode.STEER) for text, name in (("b", "i"), ("c", "j"))
+    ]
+    now = fold(*begun(A), *more)
+    admitted_, queued = passed_on(now, now.runs[A])
+    assert isinstance(admitted_, InputAdmitted) and isinstance(queued, RunQueued)
+    assert admitted_.text == "b\n\nc"
+    assert queued.origin == now.runs[A].origin
+    failed = RunFailed(run_id=A, code="x", error="x", usage=Usage())
+    after = fold(*give_up(now.runs[A], "x"), failed, admitted_, queued, session=now)
+    assert list(after.runs) == [queued.run_id]
+    assert passed_on(now, now.runs[A]) == (admitted_, queued), "the same again is the same run"
+
+
+def test_what_was_carried_along_or_never_joined_is_not_passed_on() -> None:
+    begun_only = fold(*posted(A))
+    assert passed_on(begun_only, begun_only.runs[A]) == ()
+    more = replace(said("b", A, "i"), mode=Mode.STEER)
+    now = fold(*begun(A), more, StopAsked(run_id=A, reason=SUPERSEDED))
+    assert passed_on(now, now.runs[A]) == ()
 
 
 def test_a_run_that_names_nobody_works_for_the_session_s_owner() -> None:

@@ -87,7 +87,7 @@ class Talk:
     def __init__(
         self, config: Config, client: Client, wish: Wish, ui: Ui, tasks: TaskGroup
     ) -> None:
-        self.client = client
+        self.client = client.for_owner(wish.owner)
         self.ui = ui
         self.session_id = wish.session_id or f"ses_{token_hex(16)}"
         self._config = config
@@ -166,9 +166,10 @@ class Talk:
         names = ", ".join(self.view.processes)
         return f"background processes end with us ({names}): holdfast gateway run keeps such alive"
 
-    async def enter(self, session_id: str) -> None:
-        """Go on in another session."""
+    async def enter(self, session_id: str, owner: str = "") -> None:
+        """Go on in another session; `owner`: whose it is, if not one's own."""
         self._listening.cancel()
+        self.client = self.client.for_owner(owner)
         self._asking.forget()
         self.ui.view = View(self.ui.style, lambda: self.ui.size.columns, status.now)
         self.session_id, self.known = session_id, True
@@ -219,6 +220,8 @@ class Talk:
         if event.event == "subagent.started":
             self._tasks.start_soon(self._hear_child, event.child_run_id)
         self.ui.print(self.view.hear(event))
+        for unread in self.view.take_unread():
+            self.ui.give_back(unread)
         self.ui.app.invalidate()
 
     async def _hear_child(self, child: str) -> None:
@@ -354,7 +357,8 @@ class Talk:
             lines.append("Shutting down…")
         if self.view.busy and not self.view.stopping:
             goes_on = "is kept, and goes on with" if self.client.is_owner else "goes on; to see it"
-            lines.append(f"what is at work {goes_on}: holdfast --continue")
+            how = f"--resume {self.session_id}" if self.client.owner else "--continue"
+            lines.append(f"what is at work {goes_on}: holdfast {how}")
         lines += [f"not sent: {question.visible(said.text)}" for said in ui.sending]
         if self.known:
             lines.append(f"to come back: holdfast --resume {self.session_id}")

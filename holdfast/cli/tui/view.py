@@ -57,6 +57,7 @@ class View:
         self.begun_at = 0.0
         self.sandbox = ""
         self.calls: deque[Call] = deque(maxlen=CALLS)  # that are over, the latest last
+        self.unread: list[str] = []  # by a run that was stopped
         self.processes: dict[str, str] = {}  # in the background: their commands
         self.input_tokens = 0
         self.output_tokens = 0
@@ -70,6 +71,8 @@ class View:
         self._turn = 0
         self._said = False  # anything in this run
         self._thought = ""
+        self._joined: dict[str, str] = {}  # words that joined the run at work
+        self._superseded: list[str] = []
 
     @property
     def busy(self) -> bool:
@@ -84,6 +87,10 @@ class View:
                 return []
             case "run.steered":
                 return self._steered(event)
+            case "input.superseded":
+                if event.input_id in self._joined:
+                    self._superseded.append(self._joined.pop(event.input_id))
+                return []
             case "message.delta":
                 return self._say(event)
             case "reasoning.delta":
@@ -150,7 +157,13 @@ class View:
         if before is not None:
             self.waiting[event.run_id] = replace(before, words=(*before.words, event.input))
             return []
+        self._joined[event.input_id] = event.input
         return [*self._flush(), *self.words(event.input, event.images)]
+
+    def take_unread(self) -> list[str]:
+        """Words that a run was stopped before it could read: nobody will."""
+        unread, self.unread = self.unread, []
+        return unread
 
     def _say(self, event: Event) -> list[str]:
         lines: list[str] = []
@@ -225,9 +238,13 @@ class View:
                 why = _line(event.why) or "no reason is known"
                 lines.append(self._style.bad(f"✗ the run failed: {why}"))
             case _:
+                if event.reason != SUPERSEDED:  # else whoever it made way for has them
+                    self.unread += self._superseded
                 by = " by your next words" if event.reason == SUPERSEDED else ""
                 lines.append(self._style.bad(f"■ interrupted{by}"))
         if begun:
+            self._joined.clear()
+            self._superseded.clear()
             self.run_id, self._thought, self.stopping = "", "", ""
             self.ended_at = self._now()
             self._at_work.clear()

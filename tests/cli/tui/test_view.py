@@ -130,6 +130,27 @@ def test_words_that_steer_a_run_at_work_stand_where_they_came() -> None:
     assert told.text == "› do it\nhalf a word\n› the other way"
 
 
+@pytest.mark.promise("HALT-01")
+def test_words_that_a_stopped_run_has_not_read_come_back() -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.steered", input="the other way", input_id="in_2")
+    told.hear("input.superseded", input_id="in_2", reason="Stop requested via API")
+    told.hear("run.cancelled", reason="Stop requested via API")
+    assert told.view.take_unread() == ["the other way"]
+    assert told.view.take_unread() == []
+
+
+@pytest.mark.parametrize("ending", ["run.failed", "run.cancelled"])
+def test_words_that_another_run_reads_do_not_come_back(ending: str) -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.steered", input="the other way", input_id="in_2")
+    told.hear("input.superseded", input_id="in_2", reason="superseded")
+    told.hear(ending, reason="superseded")
+    assert told.view.take_unread() == []
+
+
 def test_a_void_answer_is_said_to_be_void() -> None:
     told = Told()
     told.begin()
