@@ -414,6 +414,12 @@ def can_draw() -> bool:
     return os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
+def folds_again() -> bool:
+    """Whether the terminal folds its lines anew when it becomes narrower, as most do."""
+    stiff = "XTERM_VERSION" in os.environ or "STY" in os.environ
+    return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
+
+
 def debugging() -> bool:
     """Whether somebody wants to see our traces (HOLDFAST_DEBUG=1)."""
     return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")

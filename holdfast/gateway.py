@@ -27,7 +27,7 @@ from holdfast.core.intents import (
 from holdfast.core.library import Imported
 from holdfast.core.messages import Message
 from holdfast.core.run import Status
-from holdfast.core.types import OPERATOR, Fact, Owner, RunId, SessionId, Usage, Value
+from holdfast.core.types import OPERATOR, Fact, Owner, RunId, SessionId, SessionKey, Usage, Value
 
 HANDOVER = "/v1/handover"  # at the operator's door: let somebody else own the home
 
@@ -109,6 +109,7 @@ class SessionSummary(Value):
     model: str
     status: str
     unfinished: int  # runs
+    owner: Owner = OPERATOR
 
 
 class Settled(Value):
@@ -135,9 +136,9 @@ class Library(Protocol):
     """Sessions as people keep them. Only the caller's own: others are `session_not_found`."""
 
     async def sessions(
-        self, by: Principal, limit: int, after: SessionId | None
+        self, by: Principal, limit: int, after: SessionKey | None
     ) -> tuple[Sequence[SessionSummary], bool]:
-        """A page of them, newest first, and whether there are more."""
+        """A page of all that it may see, newest first, and whether there are more."""
         ...
 
     async def session(self, by: Principal, session_id: SessionId) -> SessionSummary:
@@ -155,7 +156,7 @@ class Library(Protocol):
     async def fork(
         self, by: Principal, session_id: SessionId, title: str, name: SessionId | None
     ) -> SessionSummary:
-        """Another that begins with what its model reads now; refused with `session_exists`."""
+        """One of the caller's own that begins with what its model reads now; or `session_exists`."""
         ...
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
@@ -342,6 +343,7 @@ class CommandDone(Value):
     busy: Mode | None = None  # what words do to a busy run from now on, if that was chosen
     run_id: RunId | None = None  # the run that reads words of the command
     undone: str | None = None  # the words that were taken back
+    owner: Owner = OPERATOR  # whose session it is
 
 
 class ChannelState(Value):

@@ -13,7 +13,6 @@ import shlex
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.cli.exits import Code, Exit
@@ -22,9 +21,6 @@ from holdfast.core.images import PICTURE_BYTES
 from holdfast.core.messages import Image
 from holdfast.core.types import Value
 from holdfast.errors import Refused
-
-LARGE_LINES = 10
-LARGE_CHARACTERS = 1000
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
 _LONGEST = 16 * 1024  # characters that may be a drop: a few paths
@@ -67,36 +63,6 @@ class Pasted(Value):
         return f"[pasted text {self.number} · {size}]"
 
 
-L = TypeVar("L", Attachment, Pasted)
-
-
-def is_large(text: str) -> bool:
-    """Whether pasted text is better shown as a label."""
-    return text.strip("\n").count("\n") >= LARGE_LINES or len(text) > LARGE_CHARACTERS
-
-
-def kept(text: str, attached: Iterable[L]) -> list[L]:
-    """Those whose label still stands in `text`."""
-    return [one for one in attached if one.label in text]
-
-
-def expand(text: str, pasted: Iterable[Pasted]) -> str:
-    """`text` as it is submitted: each label is the text that was pasted, as a block of its own."""
-    whole = {one.label: one.text for one in pasted}
-    if not whole:
-        return text
-    labels = re.compile(f"({'|'.join(map(re.escape, whole))})")
-    # In one pass: a label within pasted text is only text.
-    parts = [_fenced(whole[p]) if p in whole else p.strip() for p in labels.split(text)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _fenced(text: str) -> str:
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text.strip(chr(10))}\n{fence}"
-
-
 def read(path: Path, number: int = 1) -> Attachment:
     """The picture at `path`. Raises `Unreadable`."""
     try:
@@ -110,14 +76,6 @@ def read(path: Path, number: int = 1) -> Attachment:
         return Attachment(number, path.name, images.picture(data, path.name))
     except Refused as refused:
         raise Unreadable(str(refused).removesuffix(".")) from None
-
-
-def find(text: str, cwd: Path) -> tuple[str, list[Attachment]]:
-    """The words in `text`, and the pictures that it drops or mentions. Raises `Unreadable`."""
-    paths = dropped(text)
-    words = "" if paths else text
-    paths = paths or mentioned(text, cwd)
-    return words, [read(path, number) for number, path in enumerate(paths, 1)]
 
 
 def dropped(text: str) -> list[Path]:

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from holdfast.app import LINGER_S, embedded
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.library import Library
+from holdfast.cli.library import OWNER, Library
 from holdfast.cli.wire import (
     TERMINAL,
     Accepted,
@@ -49,7 +49,6 @@ from holdfast.cli.wire import (
     RunStatus,
     SessionList,
     SessionObject,
-    Stopped,
     Submission,
     Words,
     refusal,
@@ -140,6 +139,10 @@ class _Host:
             ended.set()
 
 
+class _Stopped(msgspec.Struct, frozen=True):
+    unread: tuple[str, ...] = ()
+
+
 async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
@@ -153,11 +156,22 @@ class Client(Library):
     host: _Host
     say: Callable[[str], None]
     patience_s: float
+    owner: str = ""  # whose sessions are meant; empty: the operator's own
 
-    async def submit(self, submission: Submission) -> str:
-        """Hand in words; returns the id of the run they have become, for good."""
-        headers = {"Idempotency-Key": secrets.token_hex(16)}
-        accepted = await self._ask("POST", "/v1/runs", Accepted, submission, headers)
+    def for_owner(self, owner: str) -> "Client":
+        """The same, for that owner's sessions. What waits there is for a gateway to take up."""
+        return msgspec.structs.replace(self, owner=owner)
+
+    @property
+    def _whose(self) -> dict[str, str]:
+        return {OWNER: self.owner} if self.owner else {}
+
+    async def submit(self, submission: Submission, key: str = "") -> str:
+        """Hand in words; returns the id of the run they have become, for good.
+
+        Whoever may hand them in again, since the answer was lost, gives them a `key`.
+        """
+        accepted = await self._ask("POST", "/v1/runs", Accepted, submission, _named(key))
         return accepted.run_id
 
     async def status(self, run_id: str) -> RunStatus:
@@ -169,20 +183,14 @@ class Client(Library):
         whose = f"&session_id={quote(session_id, safe='')}" if session_id else ""
         return (await self._ask("GET", f"/v1/runs?limit={limit}{whose}", Runs)).data
 
-    async def take_up(self, *runs: str) -> None:
-        """See to it that unfinished runs go on: an engine of our own came without them."""
-        if self.is_owner:
-            await self.host.stop()
-            await self._find_owner(anyio.current_time() + self.patience_s, *map(RunId, runs))
-
     async def stop(self, run_id: str) -> Sequence[str]:
-        """Ask for the run's end; words it had not read. Raises `NotFound` if it has ended."""
-        return (await self._ask("POST", _path(run_id) + "/stop?unread=true", Stopped)).unread
+        """Ask for the run's end; its words, if it had not begun. Raises `NotFound` if it has ended."""
+        return (await self._ask("POST", _path(run_id) + "/stop?unread=true", _Stopped)).unread
 
     async def take_back(self, run_id: str) -> Sequence[str]:
         """The same of a run that waits. Raises `TooLate` if it has begun."""
         path = _path(run_id) + "/stop?unread=true&unless_begun=true"
-        return (await self._ask("POST", path, Stopped)).unread
+        return (await self._ask("POST", path, _Stopped)).unread
 
     async def approvals(self, *runs: str) -> tuple[Approval, ...]:
         """What waits for an approval, oldest first; `runs` go on here if nobody owns the home."""
@@ -193,10 +201,10 @@ class Client(Library):
         path = f"/v1/approvals/{quote(asked.request_id, safe='')}"
         return await self._ask("POST", path, Answered, Answer(choice), runs=(asked.run_id,))
 
-    async def reply(self, asked: Question, words: str) -> None:
+    async def reply(self, asked: Question, words: str, key: str = "") -> None:
         """Answer a question. Raises `TooLate` if it waits no more."""
         path, said = f"{_path(asked.run_id)}/steer", Words(words, asked.call_id)
-        await self._ask("POST", path, dict, said, runs=(asked.run_id,))
+        await self._ask("POST", path, dict, said, _named(key), runs=(asked.run_id,))
 
     async def rules(self) -> tuple[Rule, ...]:
         """What is permitted for good."""
@@ -232,13 +240,17 @@ class Client(Library):
         return await self._ask("GET", path, Message)
 
     async def command(
-        self, session_id: str, text: str, mode: str | None = None, workspace: str = ""
+        self,
+        session_id: str,
+        text: str,
+        mode: str | None = None,
+        workspace: str = "",
+        key: str = "",
     ) -> Commanded:
         """Have a slash command done in a session; one that is asked for again is done once."""
         path = f"/v1/operator/sessions/{quote(session_id, safe='')}/command"
-        headers = {"Idempotency-Key": secrets.token_hex(16)}
         given = Command(text, mode, workspace)
-        return await self._ask("POST", path, Commanded, given, headers)
+        return await self._ask("POST", path, Commanded, given, _named(key))
 
     async def commands(self) -> tuple[CommandInfo, ...]:
         """Every slash command there is."""
@@ -324,7 +336,7 @@ class Client(Library):
                         yield frame
             except _LOST:
                 pass  # the owner is gone, or cut us off: go on where we were
-            if runs := unfinished():
+            if not self.owner and (runs := unfinished()):
                 await self._find_owner(anyio.current_time() + self.patience_s, *map(RunId, runs))
             await anyio.sleep(POLL_S)
 
@@ -332,7 +344,7 @@ class Client(Library):
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self.patience_s, sock_read=SILENCE_S
         )
-        headers = {"Last-Event-ID": str(after)}
+        headers = {"Last-Event-ID": str(after), **self._whose}
         async with self.http.get(path + "/events", headers=headers, timeout=timeout) as response:
             if response.status != 200:
                 refused = refusal(response.status, await response.read())
@@ -359,7 +371,7 @@ class Client(Library):
         runs: Sequence[str] = (),
     ) -> T:
         deadline = anyio.current_time() + self.patience_s
-        options: dict[str, Any] = {"headers": headers or {}}
+        options: dict[str, Any] = {"headers": self._whose | (headers or {})}
         if body is not None:
             options["data"] = msgspec.json.encode(body)
             options["headers"] |= {"Content-Type": "application/json"}
@@ -388,7 +400,7 @@ class Client(Library):
         while True:
             lock = take_lock(self.config.home)
             if lock is not None:
-                await self.host.start(lock, frozenset(runs))
+                await self.host.start(lock, frozenset() if self.owner else frozenset(runs))
                 return
             if await self.is_served():
                 return
@@ -413,6 +425,11 @@ class Client(Library):
                 "try again, or end it if it hangs",
             )
         await anyio.sleep(POLL_S)
+
+
+def _named(key: str) -> dict[str, str]:
+    """What a request is known by if it comes again."""
+    return {"Idempotency-Key": key or secrets.token_hex(16)}
 
 
 def _path(run_id: str) -> str:

@@ -34,6 +34,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace: str = ""
     platform: str = ""
     model: str = ""
+    owner: str = ""
     messages: tuple[Said, ...] = ()
 
 
@@ -49,6 +50,7 @@ def exported(info: SessionInfo, messages: tuple[Said, ...]) -> Exported:
         workspace=info.workspace,
         platform=info.platform,
         model=info.model,
+        owner=info.owner,
         messages=messages,
     )
 
@@ -84,6 +86,7 @@ def markdown(session: Exported) -> str:
     """The session for people."""
     about = {
         "session": f"`{session.session_id}`",
+        "of": f"`{session.owner}`" if session.owner else "",
         "begun": _time(session.created_at),
         "last": _time(session.updated_at),
         "workspace": f"`{session.workspace}`" if session.workspace else "",

@@ -22,9 +22,10 @@ from holdfast.cli.wire_sessions import (
     Title,
     Transcript,
 )
-from holdfast.core.types import Value
+from holdfast.core.types import OPERATOR, Value
 
 PAGE = 100  # as many as one answer has
+OWNER = "X-Holdfast-Owner"  # says whose a session is, where it is not the operator's own
 
 T = TypeVar("T")
 
@@ -33,7 +34,12 @@ class Asks(Protocol):
     """Whoever can ask at the door."""
 
     async def _ask(
-        self, method: str, path: str, kind: type[T], body: msgspec.Struct | None = None
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: msgspec.Struct | None = None,
+        headers: dict[str, str] | None = None,
     ) -> T: ...
 
 
@@ -41,11 +47,11 @@ class Library(Value):
     """What a client can do with sessions. Every method raises `NotFound` where there is none."""
 
     async def list_sessions(self: Asks, limit: int = 20) -> tuple[SessionInfo, ...]:
-        """The sessions that were spoken in last, newest first."""
+        """The sessions that were spoken in last, everybody's, newest first."""
         found: list[SessionInfo] = []
         more = True
         while more and len(found) < limit:
-            after = f"&after={quote(found[-1].session_id, safe='')}" if found else ""
+            after = _after(found[-1]) if found else ""
             size = min(PAGE, limit - len(found))
             page = await self._ask("GET", f"/api/sessions?limit={size}{after}", SessionInfos)
             found += page.data
@@ -61,14 +67,14 @@ class Library(Value):
         return await self._ask("PATCH", _path(session_id), SessionInfo, Title(title))
 
     async def fork(self: Asks, session_id: str, title: str = "") -> SessionInfo:
-        """Another session that begins where this one is, also while it is busy."""
+        """A session of one's own that begins where this one is, also while it is busy."""
         made = f"ses_{secrets.token_hex(16)}"
         try:
             return await self._ask(
                 "POST", f"{_path(session_id)}/fork", SessionInfo, Fork(made, title)
             )
         except Exists:
-            return await self._ask("GET", _path(made), SessionInfo)
+            return await self._ask("GET", _path(made), SessionInfo, None, {OWNER: OPERATOR})
 
     async def history(self: Asks, session_id: str) -> History:
         """What is settled of what was said, and where the session's events go on from it."""
@@ -86,6 +92,11 @@ class Library(Value):
     async def import_session(self: Asks, what: Import) -> SessionInfo:
         """Bring in a session from elsewhere. Raises `Exists` if its name is taken."""
         return await self._ask("POST", "/v1/operator/import", SessionInfo, what)
+
+
+def _after(last: SessionInfo) -> str:
+    whose = f"&after_owner={quote(last.owner, safe='')}" if last.owner else ""
+    return f"&after={quote(last.session_id, safe='')}{whose}"
 
 
 def _path(session_id: str) -> str:

@@ -106,13 +106,11 @@ class News:
 async def reopen(client: Client, session_id: str, tasks: TaskGroup) -> News | None:
     """The news since the user last spoke in the session; None if nobody ever did.
 
-    What was left unfinished there goes on.
+    What was left unfinished there goes on: it is listened to.
     """
     runs = await client.runs(session_id, LOOK_BACK)
     if not runs:
         return None
-    if not all(run.ended for run in runs):
-        await client.take_up(next(run.run_id for run in runs if not run.ended))
     older = len(runs) == LOOK_BACK and runs[-1].ended
     news = News(client, session_id, await client.first(runs[-1].run_id) - 1 if older else 0)
     tasks.start_soon(news.listen)

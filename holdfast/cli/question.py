@@ -17,10 +17,11 @@ _NAME = 9  # characters: a line of 80 must hold the longest choice of choices, t
 _SUBJECT = 28
 
 
-def body(asked: Approval) -> str:
-    """Why it asks, and what would run."""
+def body(asked: Approval, *, command_first: bool = False) -> str:
+    """Why it asks, and what would run; where only the beginning may be seen, that first."""
+    what = ["  would run:", *(f"    {line}" for line in visible_lines(asked.command))]
     why = [f"  {line}" for line in visible_lines(asked.description) if line]
-    return "\n".join([*why, "  would run:", *(f"    {line}" for line in visible_lines(asked.command))])
+    return "\n".join([*what, *why] if command_first else [*why, *what])
 
 
 def expires(asked: Approval) -> str:

@@ -25,7 +25,9 @@ async def named(client: Client, given: str) -> SessionInfo:
         if refused.code != Code.FAILED:
             raise
     known = await client.list_sessions(LOOKED_AT)
-    meant = [one for one in known if one.session_id.startswith(given) or one.title == given]
+    meant = [one for one in known if one.session_id == given] or [
+        one for one in known if one.session_id.startswith(given) or one.title == given
+    ]
     if not meant:
         harmless = Output().text("", given)
         raise NotFound(Code.FAILED, f"there is no session {harmless}; see: holdfast sessions")

@@ -8,12 +8,11 @@ from pathlib import Path
 from holdfast.cli.exits import Code, Exit
 
 
-def save(file: Path, text: str, *, force: bool = False) -> None:
-    """Write it; over one that is there only by `force`. Raises `Exit`."""
+def save(file: Path, text: str, *, force: bool = False, hint: str = "") -> None:
+    """Write it; over one that is there only by `force`, which `hint` tells of. Raises `Exit`."""
     try:
         (_replace if force else _create)(file, text.encode())
     except FileExistsError:
-        hint = "" if force else "; --force writes over it"
         raise Exit(Code.FAILED, f"{file} is there already{hint}") from None
     except OSError as error:
         raise Exit(Code.OUTPUT, f"cannot write {file}: {error.strerror}") from None

@@ -54,8 +54,7 @@ def _add_exchange(export: argparse.ArgumentParser, bringing: argparse.ArgumentPa
     export.add_argument(
         "--format",
         choices=["markdown", "json"],
-        default="markdown",
-        help="markdown to be read (the default), json to be imported",
+        help="markdown to be read (the default), json to be imported (also for FILE.json)",
     )
     export.add_argument("-o", "--output", metavar="FILE", help="there, and not to stdout")
     export.add_argument("--force", action="store_true", help="also over a file that is there")

@@ -54,7 +54,7 @@ async def _list(client: Client, args: argparse.Namespace) -> int:
     found = await client.list_sessions(args.limit)
     marks = {one.session_id: one for one in await client.sessions()}
     for one in found:
-        mark = marks.get(one.session_id)
+        mark = None if one.owner else marks.get(one.session_id)
         print(_encoded(one, mark) if args.json else _listed(one, mark, client.config.home))
     if not found and not args.json:
         print("There are no sessions.")
@@ -75,7 +75,8 @@ def _listed(one: SessionInfo, mark: SessionObject | None, home: Path) -> str:
         words.append(f"cut {_time(mark.marked_at, '%S')}: {mark.mark} ({mark.mark_reason})")
     name = one.title or (f"“{one.preview}”" if one.preview else "")
     own = inside(one.workspace, str(home.resolve()))  # a directory that nobody has named
-    about = [_time(one.updated_at), _short(name), "" if own else one.workspace]
+    whose = f"of {one.owner}" if one.owner else ""
+    about = [_time(one.updated_at), _short(name), "" if own else one.workspace, whose]
     return f"{'  '.join(words)}\n  {_harmless('  '.join(filter(None, about)))}"
 
 
@@ -111,7 +112,7 @@ async def _show(client: Client, args: argparse.Namespace) -> int:
 
 async def _rename(client: Client, args: argparse.Namespace) -> int:
     meant = await resuming.named(client, args.session_id)
-    now = await client.rename(meant.session_id, " ".join(args.title))
+    now = await client.for_owner(meant.owner).rename(meant.session_id, " ".join(args.title))
     if args.json:
         print(msgspec.json.encode(now).decode())
     elif now.title:
@@ -123,7 +124,7 @@ async def _rename(client: Client, args: argparse.Namespace) -> int:
 
 async def _fork(client: Client, args: argparse.Namespace) -> int:
     meant = await resuming.named(client, args.session_id)
-    made = await client.fork(meant.session_id, args.title)
+    made = await client.for_owner(meant.owner).fork(meant.session_id, args.title)
     if args.json:
         print(msgspec.json.encode(made).decode())
     else:
@@ -134,19 +135,23 @@ async def _fork(client: Client, args: argparse.Namespace) -> int:
 
 async def _export(client: Client, args: argparse.Namespace) -> int:
     session = await _whole(client, args.session_id)
-    as_json = args.format == "json"
+    is_json = str(args.output or "").endswith(".json")
+    as_json = args.format == "json" or (args.format is None and is_json)
     text = export.encode(session) if as_json else export.markdown(session)
     if args.output in (None, "-"):
         sys.stdout.write(_harmless(text) if sys.stdout.isatty() else text)
     else:
-        saving.save(Path(args.output), text, force=args.force)
+        saving.save(Path(args.output), text, force=args.force, hint="; --force writes over it")
         Plain().note(f"{session.session_id} is in {args.output}")
     return Code.OK
 
 
 async def _mark(client: Client, args: argparse.Namespace) -> int:
     try:
-        session_id = (await resuming.named(client, args.session_id)).session_id
+        meant = await resuming.named(client, args.session_id)
+        if meant.owner:
+            raise Exit(Code.USAGE, f"only your own are marked; this is of {meant.owner}")
+        session_id = meant.session_id
     except NotFound:
         session_id = args.session_id  # one that no list shows can be marked, too
     await client.mark(session_id, args.what)
@@ -164,7 +169,8 @@ async def _release(client: Client, args: argparse.Namespace) -> int:
 
 async def _whole(client: Client, named: str) -> export.Exported:
     info = await resuming.named(client, named)
-    return export.exported(info, await client.transcript(info.session_id))
+    said = await client.for_owner(info.owner).transcript(info.session_id)
+    return export.exported(info, said)
 
 
 def _harmless(text: str) -> str:

@@ -16,6 +16,7 @@ class SessionInfo(msgspec.Struct, frozen=True):
     model: str
     status: str  # "open" or "suspended"
     unfinished: int  # runs
+    owner: str = ""  # empty: the operator's own
 
     @property
     def name(self) -> str:

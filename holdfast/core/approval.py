@@ -404,7 +404,7 @@ def _is_confined(request: ExecutionRequest, context: ExecutionContext) -> bool:
     return (
         context.mode is Mode.SANDBOXED
         and context.level >= Level.L2
-        and context.principal.owner == OPERATOR
+        and OPERATOR == context.principal.owner == context.session.owner
     )
 
 

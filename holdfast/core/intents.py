@@ -6,11 +6,14 @@ journal by the time `send` returns, whatever happens to the process afterwards.
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from holdfast.core.address import Address
 from holdfast.core.approval import Choice, Role
 from holdfast.core.inbox import Came, Mode
 from holdfast.core.messages import Image, Message
 from holdfast.core.types import OPERATOR, CallId, Owner, RequestId, RunId, SessionId, Value
+from holdfast.errors import Refused
 
 
 class Capabilities(Value):
@@ -47,6 +50,22 @@ class Principal(Value):
     def sees(self, owner: Owner) -> bool:
         """Whether it may see and answer what is that owner's."""
         return self.scope in (None, owner)
+
+    def among(self, owner: Owner) -> "Principal":
+        """The same person in sessions of that owner's: their own; the operator at home, anybody's."""
+        if owner == self.owner:
+            return self
+        if owner == self.who:
+            return replace(self, owner=owner, speaker=Owner(""))
+        if self.scope is not None:
+            why = "Only the operator, at a terminal, says whose a session is."
+            raise Refused("admin_only", why)
+        return replace(self, owner=owner, speaker=self.who)
+
+    @property
+    def visits(self) -> bool:
+        """Whether it is the operator, in sessions of somebody else's."""
+        return self.speaker == OPERATOR != self.owner
 
 
 class RequestKey(Value):
@@ -96,6 +115,7 @@ class Steer(Value):
     run_id: RunId
     text: str
     call_id: CallId | None = None  # whose question it answers; None: whichever there is, if any
+    came: Came | None = None  # what the same words are known by, if they come again
 
 
 class Answer(Value):
@@ -120,7 +140,7 @@ class Submitted(Value):
 
 class Stopping(Value):
     run_id: RunId
-    unread: tuple[str, ...] = ()  # words that nobody will read now
+    unread: tuple[str, ...] = ()  # words of a run that had not begun: nobody will read them now
 
 
 class Steered(Value):

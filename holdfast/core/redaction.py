@@ -95,7 +95,8 @@ class Redactor:
 
     def cut(self, text: str, limit: int) -> str:
         """The first `limit` characters, clean; nothing is left of a secret they end in."""
-        shown, _ = self._known.scan(text[: limit + self._known.longest], ends=False)
+        seen = text[: limit + self._known.longest]
+        shown, _ = self._known.scan(seen, ends=len(seen) == len(text))
         return shown[:limit]
 
     def cleaned(self, struct: S) -> S:

@@ -20,11 +20,11 @@ import anyio
 
 from holdfast.commands import parse
 from holdfast.commands.command import Command
-from holdfast.core.approval import Choice
+from holdfast.core.approval import Choice, Role
 from holdfast.core.inbox import Came, Mode
 from holdfast.core.intents import Principal, RequestKey, Steer, Submit
 from holdfast.core.session import SessionOpened
-from holdfast.core.types import RunId, SessionId, SessionKey, Usage, Value
+from holdfast.core.types import Owner, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine.dialogue import Control, Dialogue, Parts, named_model
 from holdfast.engine.keeper import RUNS, check_admin
 from holdfast.errors import JournalUnavailable, Misconfigured, Refused
@@ -47,7 +47,7 @@ class Desk:
         self,
         parts: Parts,
         commands: Callable[[], Mapping[str, Command]],
-        need: Callable[[SessionKey], Awaitable[None]],
+        need: Callable[[Principal, SessionKey], Awaitable[None]],
     ) -> None:
         self.control: Control | None = None  # of the process, where it can be restarted
         self._parts = parts
@@ -81,7 +81,7 @@ class Desk:
             async with lock:
                 if (done := await self._done(by, given)) is not None:
                     return done
-                await self._need(SessionKey(by.owner, given.session_id))
+                await self._need(by, SessionKey(by.owner, given.session_id))
                 seat = Seat(self._parts, by, given, self._left, self.control)
                 try:
                     output = await parse.answer(call, seat, commands)
@@ -99,9 +99,9 @@ class Desk:
             return None
         said = await self._parts.journal.replay(by.owner, ROUTE, given.key)
         if said is not None:
-            return CommandDone("", said.session_id, run_id=said.run_id)
+            return CommandDone("", said.session_id, run_id=said.run_id, owner=by.owner)
         if await self._parts.journal.seen(CHANNEL, given.key):
-            return CommandDone(DONE_BEFORE, given.session_id)
+            return CommandDone(DONE_BEFORE, given.session_id, owner=by.owner)
         return None
 
 
@@ -134,13 +134,15 @@ class Seat:
         self._here = self._session(given.session_id)
         self._mode = given.mode
         self._session_id = given.session_id  # to go on with
+        self._owner = by.owner  # whose that is
         self._busy: Mode | None = None
         self._run_id: RunId | None = None
         self._undone: str | None = None
 
     def done(self, output: str) -> CommandDone:
         """What came of the command."""
-        return CommandDone(output, self._session_id, self._busy, self._run_id, self._undone)
+        busy, begun, undone = self._busy, self._run_id, self._undone
+        return CommandDone(output, self._session_id, busy, begun, undone, self._owner)
 
     async def status(self) -> ChatStatus:
         """How things stand."""
@@ -151,15 +153,18 @@ class Seat:
         return await self._here.stop("Stopped at the terminal")
 
     async def begin(self) -> None:
-        """Another session to go on with; it is none before words are said in it."""
-        await self._here.give_way()
+        """Another session to go on with, one's own; it is none before words are said in it."""
+        mine = Dialogue(self._parts, self._here.key, self._by, self._is_mine, self._came)
+        await mine.give_way()  # what works for others goes on
         await self._leave_for(SessionId(f"ses_{token_hex(16)}"))
+        self._owner = self._by.who
 
     async def say(self, text: str, mode: Mode | None) -> None:
         """Words for the agent: the answer to what it asks, as in a chat, else as the mode says."""
         if (asked := await self._here.question()) is not None:
             self._run_id, call_id = asked
-            await self._parts.gateway.send(Steer(self._by, self._run_id, text, call_id))
+            told = Steer(self._by, self._run_id, text, call_id, self._came)
+            await self._parts.gateway.send(told)
             return
         known = await self._parts.journal.stream_of(self._here.key)
         await self._submit(
@@ -276,11 +281,14 @@ class Seat:
         if self._control is None:
             raise Refused("no_gateway", "Only a gateway can be restarted.")
         await self._control.check()
-        self.afterwards.append(partial(self._control.restart, self._by))
+        self.afterwards.append(partial(self._control.restart, self._by.among(self._by.who)))
 
     async def make_home(self) -> None:
         """Not here."""
         raise Refused("not_a_chat", "Only a chat can be the home: say /home there.")
+
+    def _is_mine(self, role: Role, works_for: Owner) -> bool:
+        return works_for == self._by.who
 
     def _session(self, session_id: SessionId) -> Dialogue:
         key = SessionKey(self._by.owner, session_id)

@@ -151,6 +151,8 @@ class Intake:
             )
 
     async def _open(self, intent: Submit, key: SessionKey, claim: _Claim | None) -> Submitted:
+        if intent.by.visits:  # only its owner begins a session
+            raise Refused("session_not_found", f"There is no such session of {key.owner}.")
         opened = SessionOpened(
             session_id=key.session_id,
             workspace=self.workspace(intent.by, intent.workspace, key),
@@ -226,7 +228,8 @@ class Intake:
                 raise Refused("session_busy", "Something is at work here. Stop it first.")
             return run_id, (*admit(now), Undone(by=intent.by.who), admitted, queued)
         speaker = words.Speaker(intent.by.who, Role.ADMIN in intent.by.roles)
-        placement = words.place(now, intent.mode, speaker, answers=intent.came is not None)
+        answers = intent.came is not None and words.asks_in_chat(now)
+        placement = words.place(now, intent.mode, speaker, answers=answers)
         read_by = run_id if isinstance(placement, words.OwnRun) else placement.run_id
         return read_by, words.admitted(now, placement, admitted, queued)
 

@@ -20,7 +20,7 @@ from holdfast.journal.journal import Conflict, Journal, SessionRow
 
 
 class Library:
-    """All sessions, each for its owner."""
+    """All sessions, each for its owner; those of others for the operator, who says whose."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Library:
         self._workspace = workspace  # where a new session may work
 
     async def sessions(
-        self, by: Principal, limit: int, after: SessionId | None
+        self, by: Principal, limit: int, after: SessionKey | None
     ) -> tuple[Sequence[SessionSummary], bool]:
-        """A page of the caller's, newest first, and whether there are more."""
-        rows = await self._journal.sessions(by.owner, limit + 1, after)
+        """A page of all that it may see, newest first, and whether there are more."""
+        rows = await self._journal.sessions(by.scope, limit + 1, after)
         return [self._summary(row) for row in rows[:limit]], len(rows) > limit
 
     async def session(self, by: Principal, session_id: SessionId) -> SessionSummary:
@@ -75,19 +75,22 @@ class Library:
     async def fork(
         self, by: Principal, session_id: SessionId, title: str, name: SessionId | None
     ) -> SessionSummary:
-        """Another that begins with what the model of this one reads now, also while it is busy."""
+        """Another that begins with what the model of this one reads now, also while it is busy.
+
+        It is the caller's own, whosever this one is.
+        """
         named = library.titled(title, by.who)
         made = name or SessionId(f"ses_{token_hex(16)}")
         async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
             if held is None:
                 raise no_such_session(session_id)
             await self._make(
-                SessionKey(by.owner, made),
+                SessionKey(by.who, made),
                 lambda: library.fork(
                     held.session, held.transcript.so_far(), made, by.platform, named
                 ),
             )
-        return await self.session(by, made)
+        return await self.session(by.among(by.who), made)
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
         """Begin one with what was said elsewhere."""
@@ -129,6 +132,7 @@ class Library:
             model=row.model or self._model,
             status=row.status,
             unfinished=row.unfinished,
+            owner=row.key.owner,
         )
 
 

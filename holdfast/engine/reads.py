@@ -1,7 +1,8 @@
 """The front door's reading half: runs, approvals, transcripts, and streams of what happens.
 
 What is driven or was asked about lately is read from the folds in memory, the rest from the
-journal's projections. Nothing here changes anything.
+journal's projections. Nothing here changes anything; only, what is followed goes on, if a process
+that will not stay long has left it aside.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,11 +34,13 @@ class Reads:
         sessions: Sessions,
         live: Live,
         made: Callable[[RunId], Awaitable[None]],
+        watched: Callable[[Principal, SessionKey], Awaitable[None]],
     ) -> None:
         self._journal = journal
         self._sessions = sessions
         self._live = live
         self._made = made  # a child is known to its parent's readers before it is there
+        self._watched = watched  # somebody follows a session that may have been left aside
 
     async def run(self, by: Principal, run_id: RunId) -> RunView:
         """The run as it stands; refused with `run_not_found` if it is not the caller's."""
@@ -93,10 +96,12 @@ class Reads:
         self, by: Principal, run_id: RunId, after: int
     ) -> AsyncIterator[Batches | None]:
         """The run's records after `after`, in order, without gap or repeat."""
-        stream, ended = await self._place_of(by, run_id)
+        key, stream, ended = await self._place_of(by, run_id)
         if ended is not None and after >= ended:
             yield None
             return
+        if ended is None:
+            await self._watched(by, key)
         follower = self._live.join(run_id)
         try:
             yield self._batches(follower, run_id, stream, after)
@@ -108,7 +113,9 @@ class Reads:
         self, by: Principal, session_id: SessionId, after: int
     ) -> AsyncIterator[Batches]:
         """Everything of the session after `after`, for as long as somebody reads."""
-        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
+        key = SessionKey(by.owner, session_id)
+        await self._watched(by, key)
+        async with self._sessions.hold(key) as held:
             if held is None:
                 raise Refused("session_not_found", f"There is no session {session_id}.")
             stream = held.stream
@@ -146,15 +153,15 @@ class Reads:
             yield page
             after = page[-1].seq
 
-    async def _place_of(self, by: Principal, run_id: RunId) -> tuple[int, int | None]:
-        """The run's stream, and the number of its last record if it has ended."""
+    async def _place_of(self, by: Principal, run_id: RunId) -> tuple[SessionKey, int, int | None]:
+        """The run's session and stream, and the number of its last record if it has ended."""
         if tail := self._live.tail(run_id):
             last = tail[-1]
             key = self._sessions.key_of(last.stream)
             if key is not None and by.sees(key.owner):
-                return last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
+                return key, last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
         row = await self._row(by, run_id)
-        return row.stream, row.ended_seq
+        return row.key, row.stream, row.ended_seq
 
     async def _row(self, by: Principal, run_id: RunId) -> RunRow:
         await self._made(run_id)

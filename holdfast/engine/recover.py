@@ -48,7 +48,7 @@ class Recovery:
         self._policy = policy
         self._noticed = noticed
         self._orphans: dict[SessionKey, _Plan] = {}
-        self._aside: dict[SessionKey, None] = {}
+        self._aside: dict[SessionKey, anyio.Lock] = {}  # one at a time fetches it back
         self._cut: frozenset[SessionKey] = frozenset()  # where the start found something cut
         self._lost = anyio.Event()
         journal.on_failure(self._failed)
@@ -66,7 +66,7 @@ class Recovery:
         for key in keys:
             self._coordinator.orphan(key)
             if key not in wanted:  # else somebody who needs it now would bring it back before us
-                self._aside[key] = None
+                self._aside[key] = anyio.Lock()
         self._cut = frozenset(row.key for row in unfinished if row.status in _CUT)
         judgement = await self._judge([r for r in unfinished if r.key in wanted])
         async with anyio.create_task_group() as together:  # so that they share their commits
@@ -105,12 +105,26 @@ class Recovery:
 
     async def need(self, key: SessionKey) -> None:
         """Somebody needs a session that was left aside."""
-        if key in self._aside:
-            del self._aside[key]
+        await self._fetch(key, OnStart.RESUME)
+
+    async def watch(self, key: SessionKey) -> None:
+        """Somebody watches one: it goes on, or waits, as after any other start."""
+        await self._fetch(key, self._policy)
+
+    async def _fetch(self, key: SessionKey, policy: OnStart) -> None:
+        if (lock := self._aside.get(key)) is None:
+            return
+        async with lock:
+            if key not in self._aside:
+                return
             judgement = await self._judge_keys((key,)) if key in self._cut else Judgement()
-            self._orphans[key] = (OnStart.RESUME, Cause.CRASH, judgement)
-            if not await self._bring_back(key):
-                self._lost.set()
+            self._orphans[key] = (policy, Cause.CRASH, judgement)
+            try:
+                await self._bring_back(key)
+            finally:
+                del self._aside[key]
+                if key in self._orphans:  # it cannot be written, or whoever asked has left
+                    self._lost.set()
 
     def orphaned(self, key: SessionKey) -> None:
         """The session's drive is gone because the journal could not be written."""
@@ -139,7 +153,9 @@ class Recovery:
 
     async def _bring_back(self, key: SessionKey) -> bool:
         """Write down that the session's runs were cut, and go on; False: it cannot be written."""
-        policy, cause, judgement = self._orphans[key]
+        if (plan := self._orphans.get(key)) is None:
+            return True  # somebody was faster
+        policy, cause, judgement = plan
         try:
             async with self._sessions.hold(key) as held:
                 if held is not None:
@@ -151,8 +167,8 @@ class Recovery:
         except Exception:
             # A session that cannot be read must not keep the others from coming back.
             log.exception("session left aside", extra={"session_id": key.session_id})
-            del self._orphans[key]
+            self._orphans.pop(key, None)
             return True
-        del self._orphans[key]
+        self._orphans.pop(key, None)
         self._coordinator.adopt(key)
         return True

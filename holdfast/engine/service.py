@@ -114,7 +114,13 @@ class Service(Reads):
         chatting = parts.chatting
         in_parts = partial(split, chatting.channels) if chatting else None
         sessions = Sessions(parts.journal, parts.clock, parts.redactor, in_parts)
-        super().__init__(parts.journal, sessions, Live(), lambda child: self._children.made(child))
+        super().__init__(
+            parts.journal,
+            sessions,
+            Live(),
+            lambda child: self._children.made(child),
+            self._see_to,
+        )
         self._before = lifecycle.Recorded()  # what was known of the gateway before this start
         self._parts = parts
         self._tasks = tasks
@@ -378,7 +384,7 @@ class Service(Reads):
                     case Submit():
                         if intent.session_id is not None:
                             key = SessionKey(intent.by.owner, intent.session_id)
-                            await self._needed(key)
+                            await self._needed(intent.by, key)
                         return await self._intake.submit(intent, self._status)
                     case Stop():
                         return await self._stop(intent)
@@ -392,10 +398,20 @@ class Service(Reads):
                 continue  # somebody appended meanwhile: look again, decide again
         raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
 
-    async def _needed(self, key: SessionKey) -> None:
+    async def _needed(self, by: Principal, key: SessionKey) -> None:
         """Somebody has something to do with a session that may have been left aside."""
+        if by.visits and self.messenger is None:  # what its chat is to hear, nobody here could say
+            why = "It goes on in a chat, which only a gateway serves: holdfast gateway start"
+            raise Refused("no_gateway", why)
         await self._recovery.need(key)
         await self._children.need(key)
+
+    async def _see_to(self, by: Principal, key: SessionKey) -> None:
+        """Somebody follows a session that may have been left aside."""
+        # What a chat is to hear of its runs, nobody could say but a gateway.
+        if key.owner == by.who or self.messenger is not None:
+            await self._recovery.watch(key)
+            await self._children.need(key)
 
     def health(self) -> Health:
         """How it is doing, from memory."""
@@ -429,13 +445,26 @@ class Service(Reads):
             if intent.unless_begun and now.driven:
                 raise Refused("run_begun", f"Run {intent.run_id} has begun. Nothing changed.")
             unread: tuple[str, ...] = ()
-            if not now.stop_reason:  # else whoever asked for it was told, or has them
-                unread = tuple(held.session.inputs[i].admitted.text for i in now.unread)
+            if not now.stop_reason:
+                if not now.driven:
+                    unread = tuple(held.session.inputs[i].admitted.text for i in now.unread)
                 facts = session.stop(held.session, intent.run_id, intent.reason)
                 await self._sessions.append(held, *facts).wait()
         return Stopping(intent.run_id, unread)
 
     async def _steer(self, intent: Steer) -> Steered:
+        try:
+            return await self._pass_on(intent)
+        except Refused as refused:
+            if refused.code in _NO_MORE and await self._came_before(intent):
+                return Steered(intent.run_id)
+            raise
+
+    async def _came_before(self, intent: Steer) -> bool:
+        came = intent.came
+        return came is not None and await self._journal.seen(came.channel, came.external_id)
+
+    async def _pass_on(self, intent: Steer) -> Steered:
         try:
             key = await self._unfinished(intent.by, intent.run_id)
         except Refused as refused:
@@ -446,11 +475,14 @@ class Service(Reads):
             now = held.session.runs.get(intent.run_id) if held else None
             if held is None or now is None or now.stop_reason:
                 raise _not_steerable(intent.run_id)
+            if await self._came_before(intent):
+                return Steered(intent.run_id)
             said = InputAdmitted(
                 input_id=InputId(f"in_{token_hex(12)}"),
                 run_id=intent.run_id,
                 text=intent.text,
                 mode=Mode.STEER,
+                came=intent.came,
             )
             facts: tuple[Fact, ...] = (*session.go_on(held.session), said)
             if (asked := words.question(now, intent.call_id)) is not None:
@@ -563,7 +595,8 @@ class Service(Reads):
             failed = run.RunFailed(
                 run_id=now.id, code="internal_error", error=text, usage=now.usage
             )
-            await self._sessions.append(held, *session.give_up(now, failed.code), failed).wait()
+            given_up, next_one = session.give_up(now, failed.code), words.passed_on(held.session, now)
+            await self._sessions.append(held, *given_up, failed, *next_one).wait()
 
     def _orphaned(self, key: SessionKey) -> None:
         self._recovery.orphaned(key)
@@ -585,6 +618,9 @@ _CONSEQUENTIAL = (
     Standing,
     PostureSeen,
 )
+
+
+_NO_MORE = frozenset({"run_not_accepting_steer", "question_not_waiting"})
 
 
 async def _unsaid() -> None:

@@ -183,8 +183,10 @@ class Journal(Protocol):
         """What a list would show of it, whether it is listed or not."""
         ...
 
-    async def sessions(self, owner: Owner, limit: int, after: SessionId | None) -> list[SessionRow]:
-        """An owner's sessions after the named one, by `updated_at`, newest first.
+    async def sessions(
+        self, owner: Owner | None, limit: int, after: SessionKey | None
+    ) -> list[SessionRow]:
+        """Sessions of one owner or of all, after the named one, by `updated_at`, newest first.
 
         Not the gateway's own, nor those of children. After one that there is not: none.
         """

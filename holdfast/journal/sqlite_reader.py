@@ -58,10 +58,11 @@ SELECT s.owner, s.session_id, s.stream, s.workspace, s.platform, s.status, s.tit
        (SELECT count(*) FROM runs r WHERE r.stream = s.stream AND r.ended_seq IS NULL)
 FROM sessions s
 """
-_LISTED = "WHERE s.owner = :owner AND s.listed = 1"
+_EVERYBODYS = "WHERE s.listed = 1"
+_LISTED = f"{_EVERYBODYS} AND s.owner = :owner"
 _AFTER = """
 AND (s.updated_at, s.stream) < (
-    SELECT updated_at, stream FROM sessions WHERE owner = :owner AND session_id = :after
+    SELECT updated_at, stream FROM sessions WHERE owner = :whose AND session_id = :after
 )
 """
 _RECORDS = """
@@ -173,13 +174,17 @@ class SqliteReader:
         found = await self._sessions("WHERE s.owner = ? AND s.session_id = ?", key)
         return found[0] if found else None
 
-    async def sessions(self, owner: Owner, limit: int, after: SessionId | None) -> list[SessionRow]:
-        """An owner's sessions after the named one, by `updated_at`, newest first."""
-        where = _LISTED if after is None else _LISTED + _AFTER
+    async def sessions(
+        self, owner: Owner | None, limit: int, after: SessionKey | None
+    ) -> list[SessionRow]:
+        """Sessions of one owner or of all, after the named one, by `updated_at`, newest first."""
+        where = _EVERYBODYS if owner is None else _LISTED
+        parameters: dict[str, object] = {"owner": owner, "limit": limit}
+        if after is not None:
+            where += _AFTER
+            parameters |= {"whose": after.owner, "after": after.session_id}
         order = "ORDER BY s.updated_at DESC, s.stream DESC LIMIT :limit"
-        return await self._sessions(
-            f"{where} {order}", {"owner": owner, "after": after, "limit": limit}
-        )
+        return await self._sessions(f"{where} {order}", parameters)
 
     async def changed_sessions(self, owner: Owner, since: float) -> list[SessionRow]:
         """Of the same all whose `changed_at` is not before `since`, the latest change first."""

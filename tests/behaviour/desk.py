@@ -10,10 +10,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import anyio
 
+from holdfast.lock import SOCKET
 from tests.fakes import model_server as says
-from tests.fakes.gateway import GatewayProcess, unstarted
+from tests.fakes.gateway import GatewayProcess, Stream, read_events, unstarted
 from tests.fakes.model_server import ModelServer, Reply, serve
 from tests.fakes.screen import Screen, screen
 
@@ -38,6 +40,16 @@ class Desk:
     def bare(self, *words: str) -> AbstractAsyncContextManager[Screen]:
         """The same, ready or not."""
         return screen(self.gateway.environment, self.work, *words)
+
+    async def run(self, text: str, until: str) -> str:
+        """Begin a run of another session, as another terminal would; its id, after an event."""
+        connector = aiohttp.UnixConnector(str(self.gateway.home / SOCKET))
+        async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
+            async with http.post("/v1/runs", json={"input": text}) as response:
+                run_id = str((await response.json())["run_id"])
+            async with http.get(f"/v1/runs/{run_id}/events") as response:
+                await read_events(response, Stream(response.status), until)
+        return run_id
 
     def told(self) -> list[str]:
         """The last words of every request to the model, in order."""
@@ -93,12 +105,12 @@ def sleeper(seconds: int = 120) -> tuple[str, str]:
 
 
 async def switch(it: Screen, meaning: str) -> None:
-    """Press Shift-Tab until words typed while it works mean that."""
-    shown = ""
-    while meaning not in shown:
+    """Press Shift-Tab until words typed while it works mean that; first they interrupt."""
+    for means in ("wait for their turn", "are passed on to it", "interrupt it"):
         await it.key("BTab")
-        before = shown
-        shown = await it.until(lambda t: "words typed while it works: " in t and t != before)
+        await it.until(f"words typed while it works: {means}")
+        if means == meaning:
+            return
 
 
 async def approve(it: Screen, choice: str = "o") -> None:

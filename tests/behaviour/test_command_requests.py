@@ -1,5 +1,6 @@
 """A command as a request at the operator's door: refused, asked for again, served by a terminal."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -89,6 +90,19 @@ async def test_an_undo_and_an_approval_that_come_again_are_done_once(
     assert (await door.give({"input": "/approve"}, key="k2"))[1]["output"] == before
     assert (await it.status(run_id))["status"] == "waiting_for_approval"
     assert (await door.give({"input": "/undo"}, key="k3"))[1]["output"].startswith("Something is")
+
+
+async def test_words_of_a_command_that_answered_a_question_are_not_said_as_well(
+    it: GatewayProcess, door: Door
+) -> None:
+    run_id = await it.run(f"tool:ask {json.dumps({'question': 'Which?'})}", session_id=HERE)
+    await it.events(run_id, until="question.asked")
+    _, answered = await door.give({"input": "/queue the blue one"}, key="k1")
+    assert answered["run_id"] == run_id
+    assert (await door.give({"input": "/queue the blue one"}, key="k1"))[0] == 200
+    assert (await it.finished(run_id))["output"] == "the tool said: the blue one"
+    assert (await door.give({"input": "/queue the blue one"}, key="k1"))[0] == 200
+    assert len((await it.get(f"/v1/runs?session_id={HERE}"))[1]["data"]) == 1
 
 
 async def test_without_a_gateway_the_terminal_serves_the_commands_itself(tmp_path: Path) -> None:

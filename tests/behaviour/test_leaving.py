@@ -1,15 +1,13 @@
 """Leaving a real terminal, whatever hangs (HALT-05, HALT-06)."""
 
-import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.behaviour.desk import Desk, approve, begin, desk, gated, sleeper
+from tests.behaviour.desk import Desk, begin, desk, gated, sleeper
 from tests.behaviour.hands import gone, running
-from tests.fakes import model_server as says
 from tests.fakes.screen import Screen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("tmux", "bwrap")]
@@ -78,18 +76,11 @@ async def test_leaving_a_cleanup_or_a_thread_that_never_ends_takes_its_time_and_
 @pytest.mark.promise("HALT-05", "HALT-06")
 async def test_leaving_takes_no_longer_if_everything_hangs_at_once(alone: Desk) -> None:
     command, token = _stubborn()
-    alone.model.then(
-        says.calls(
-            says.call("cling", "{}", call_id="call_1", index=0),
-            says.call("wedge", "{}", call_id="call_2", index=1),
-            says.call("terminal", json.dumps({"command": command}), call_id="call_3", index=2),
-        )
-    )
     async with alone.terminal() as it:
-        await it.say("do it all")
-        await approve(it)
-        await it.until("wedge  ")
+        await begin(it, command)
         await running(token)
+        for tool in ("cling", "wedge", "explode"):
+            await alone.run(f"tool:{tool} {{}}", until="tool.started")
         said, left = await _leave(it, "C-c")
         await gone(token, 1)
     assert said <= SAID_S, said
@@ -99,11 +90,11 @@ async def test_leaving_takes_no_longer_if_everything_hangs_at_once(alone: Desk) 
 @pytest.mark.promise("HALT-05")
 async def test_leaving_a_gateway_is_at_once_and_what_is_at_work_goes_on(tmp_path: Path) -> None:
     async with desk(tmp_path, served=True) as at:
-        reply, gate = gated("to the end")
+        reply, gate = gated("on and on")
         at.model.then(reply)
         async with at.terminal() as it:
             await it.say("go")
-            await it.until("to the end")
+            await it.until("on and on")
             began = time.monotonic()
             await it.key("C-d")
             assert await it.ended() == 0
@@ -113,5 +104,5 @@ async def test_leaving_a_gateway_is_at_once_and_what_is_at_work_goes_on(tmp_path
             assert "Shutting down" not in shown
         gate.set()
         (run,) = (await at.gateway.get("/v1/runs"))[1]["data"]
-        assert (await at.gateway.finished(run["run_id"]))["output"] == "to the end"
+        assert (await at.gateway.finished(run["run_id"]))["output"] == "on and on"
     assert left <= LEFT_S, left

@@ -77,6 +77,35 @@ async def test_an_answer_that_names_its_question_answers_no_other(it: GatewayPro
     assert (await it.finished(run_id))["output"] == "the tool said: two"
 
 
+async def test_an_answer_whose_answer_was_lost_is_given_once_however_often_it_comes(
+    it: GatewayProcess,
+) -> None:
+    run_id = await it.run(_ask("First?") + "\n" + _ask("Second?"))
+    first = await _asked(it, run_id)
+    answer = {"input": "one", "call_id": first["call_id"]}
+    path, key = f"/v1/runs/{run_id}/steer", {"Idempotency-Key": "k1"}
+    statuses: list[int] = []
+
+    async def say() -> None:
+        statuses.append((await it.post(path, answer, key))[0])
+
+    async with anyio.create_task_group() as again:
+        for _ in range(5):
+            again.start_soon(say)
+    stream = await it.events(run_id, after=int(str(first["seq"])), until="question.asked")
+    second = next(f.data for f in stream.frames if f.event == "question.asked")
+    await it.kill()
+    await it.start()
+    await say()
+    assert statuses == [200] * 6
+    assert (await it.post(path, answer, {"Idempotency-Key": "k2"}))[0] == 409
+    assert (await it.post(path, answer | {"input": "uno"}, key))[0] == 409, "those are others"
+    await it.post(path, {"input": "two", "call_id": second["call_id"]}, {"Idempotency-Key": "k3"})
+    assert (await it.finished(run_id))["output"] == "the tool said: two"
+    await say()
+    assert statuses[-1] == 200, "whatever has become of the run"
+
+
 async def test_where_nobody_can_be_asked_the_model_is_told_to_decide(it: GatewayProcess) -> None:
     run_id = await it.run(_ask("Which colour?"), answerable=False)
     done = await it.finished(run_id)

@@ -46,6 +46,26 @@ async def test_guidance_is_read_before_the_next_turn(
     assert [s["input"] for s in steered] == ["look left"]
 
 
+async def test_guidance_that_comes_again_under_its_key_is_read_once(
+    it: GatewayProcess, model: ModelServer
+) -> None:
+    gate = anyio.Event()
+    model.then(
+        says.stream(says.token("done"), says.Wait(gate), says.finish(), says.DONE),
+        says.say("done better"),
+    )
+    run_id = await it.run("do it")
+    await it.events(run_id, until="message.delta")
+    for _ in range(2):
+        answer = await it.post(
+            f"/v1/runs/{run_id}/steer", {"input": "be kind"}, {"Idempotency-Key": "k1"}
+        )
+        assert answer == (200, {"object": "hermes.run.steer", "run_id": run_id, "accepted": True})
+    gate.set()
+    await it.finished(run_id)
+    assert _words(model.requests[-1]) == ["do it", "be kind"]
+
+
 @pytest.mark.promise("RUN-22")
 async def test_guidance_during_the_last_turn_makes_one_more(
     it: GatewayProcess, model: ModelServer

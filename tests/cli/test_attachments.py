@@ -11,14 +11,9 @@ import pytest
 
 from holdfast.cli.attachments import (
     Attachment,
-    Pasted,
     Unreadable,
     check,
     dropped,
-    expand,
-    find,
-    is_large,
-    kept,
     mentioned,
     read,
 )
@@ -143,22 +138,6 @@ def test_a_picture_is_named_in_the_middle_of_words_with_an_at(shot: Path) -> Non
         assert mentioned(text, cwd) == [cwd / name for name in names], text
 
 
-def test_words_are_told_from_what_they_attach(shot: Path) -> None:
-    cwd = shot.parent
-    (cwd / "a.png").write_bytes(PNG)
-    words, found = find("what is @a.png?", cwd)
-    assert (words, [one.name for one in found]) == ("what is @a.png?", ["a.png"])
-    words, found = find(f"{cwd}/a.png {shlex.quote(str(shot))}", cwd)
-    assert (words, [(one.number, one.name) for one in found]) == (
-        "",
-        [(1, "a.png"), (2, shot.name)],
-    )
-    assert find("hello", cwd) == ("hello", [])
-    (cwd / "a.png").write_text("no more")
-    with pytest.raises(Unreadable, match="a.png is no PNG"):
-        find("what is @a.png?", cwd)
-
-
 def test_too_much_for_one_request_is_said_before_it_is_sent() -> None:
     small = Attachment(1, "a.png", Image("image/png", PNG))
     large = Attachment(1, "b.png", Image("image/png", bytes(5 * MB)))
@@ -171,38 +150,6 @@ def test_too_much_for_one_request_is_said_before_it_is_sent() -> None:
         check([large, large], "", 10 * MB)
     with pytest.raises(Unreadable, match="limits.body_mb"):
         check([large], "w" * (4 * MB), 10 * MB)
-
-
-def test_large_text_is_shown_as_one_line() -> None:
-    assert not is_large("a\nb\n")
-    assert is_large("line\n" * 120) and is_large("x" * 5000)
-    assert Pasted(1, "line\n" * 120).label == "[pasted text 1 · 120 lines]"
-    assert Pasted(2, "x" * 5000).label == "[pasted text 2 · 5000 characters]"
-
-
-def test_pasted_text_is_put_in_the_place_of_its_label() -> None:
-    one, two = Pasted(1, "a\nb\n"), Pasted(2, "c\n```\nd")
-    text = f"Compare {one.label} with\n{two.label}, please."
-    assert expand(text, [one, two]) == (
-        "Compare\n\n```\na\nb\n```\n\nwith\n\n````\nc\n```\nd\n````\n\n, please."
-    )
-    assert expand(one.label, [one]) == "```\na\nb\n```"
-    assert expand("  nothing pasted ", []) == "  nothing pasted "
-
-
-def test_a_label_within_pasted_text_is_only_text() -> None:
-    two = Pasted(2, "x\ny")
-    one = Pasted(1, f"says {two.label}\nhere")
-    assert expand(one.label, [one, two]) == f"```\nsays {two.label}\nhere\n```"
-
-
-def test_what_lost_its_label_is_not_sent() -> None:
-    one, two = Pasted(1, "a\nb"), Pasted(2, "c\nd")
-    picture = Attachment(1, "a.png", Image("image/png", PNG))
-    assert kept(f"see {two.label}", [one, two]) == [two]
-    assert expand(f"see {two.label}", [one, two]) == "see\n\n```\nc\nd\n```"
-    assert kept("see", [picture]) == []
-    assert kept(f"see {picture.label}", [picture]) == [picture]
 
 
 def test_a_submission_is_plain_text_wherever_that_will_do() -> None:

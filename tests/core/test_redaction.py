@@ -215,3 +215,8 @@ def test_what_is_no_text_stays_as_it_is_beside_one_that_is_cleaned() -> None:
     secret = "correct-horse-battery"
     redactor = Redactor([secret])
     assert redactor.cleaned(Mixed((7, f"is {secret}"))) == Mixed((7, "is [redacted]"))
+
+
+def test_a_text_that_is_not_cut_keeps_its_end() -> None:
+    assert Redactor(["sk-secret-0"]).cut("ls", 200) == "ls"
+    assert Redactor(["sk-secret-0"]).cut("tests", 5) == "tests"

@@ -124,12 +124,12 @@ class Disk:
                 return  # what the machine does not allow changes nothing
             self.outbox[fact.delivery_id] = replace(found, now=now, updated_at=at)
 
-    def listed(self, owner: Owner) -> list[SessionRow]:
-        """What a list shows of the sessions of one owner."""
+    def listed(self, owner: Owner | None) -> list[SessionRow]:
+        """What a list shows of the sessions of one owner, or of all."""
         return [
             self.shown(stream)
             for stream in self.streams.values()
-            if stream.key.owner == owner and not self.listings[stream.number].hidden
+            if owner in (None, stream.key.owner) and not self.listings[stream.number].hidden
         ]
 
     def shown(self, stream: Stream) -> SessionRow:

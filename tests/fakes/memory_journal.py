@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from holdfast.core.delivery import Status as Sending
 from holdfast.core.events import TERMINAL, Delta, Record, run_of
 from holdfast.core.run import Run
-from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, SessionKey
+from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal import codec
 from holdfast.journal.batch import Growing
@@ -122,12 +122,14 @@ class MemoryReader:
         found = self._disk.sessions.get(key)
         return None if found is None else self._disk.shown(found)
 
-    async def sessions(self, owner: Owner, limit: int, after: SessionId | None) -> list[SessionRow]:
-        """An owner's sessions after the named one, by `updated_at`, newest first."""
+    async def sessions(
+        self, owner: Owner | None, limit: int, after: SessionKey | None
+    ) -> list[SessionRow]:
+        """Sessions of one owner or of all, after the named one, by `updated_at`, newest first."""
         await self._turn()
         rows = self._disk.listed(owner)
         if after is not None:
-            found = self._disk.sessions.get(SessionKey(owner, after))
+            found = self._disk.sessions.get(after)
             last = (0.0, 0) if found is None else _place(self._disk.shown(found))
             rows = [row for row in rows if _place(row) < last]
         return sorted(rows, key=_place, reverse=True)[:limit]

@@ -54,7 +54,7 @@ def run_of_a_child(run_id: RunId = RUN) -> RunQueued:
 
 
 async def ids(journal: Journal, limit: int = 10, after: str | None = None) -> list[str]:
-    last = None if after is None else SessionId(after)
+    last = None if after is None else key(after)
     return [row.key.session_id for row in await journal.sessions(ME, limit, last)]
 
 
@@ -178,6 +178,24 @@ class SessionSuite:
         scribes["a"].at = 8.0
         await scribes["a"].says(completed(RunId("run_a")))
         assert await ids(journal) == ["a", "c", "b", "d"]
+
+    async def test_of_everybodys_sessions_each_is_known_by_its_owner_too(
+        self, journal: Journal
+    ) -> None:
+        other = Owner("other")
+        mine, theirs, later = key("a"), key("a", other), key("b", other)
+        for which, at in ((mine, 1.0), (theirs, 2.0), (later, 3.0)):
+            run_id = RunId(f"run_{which.owner}_{which.session_id}")
+            await Scribe(journal, which, at - 1).says(admitted(run_id))
+        await Scribe(journal, key("/own", other), 8.0).says(titled("hidden"))
+
+        async def keys(limit: int, after: SessionKey | None = None) -> list[SessionKey]:
+            return [row.key for row in await journal.sessions(None, limit, after)]
+
+        assert await keys(10) == [later, theirs, mine]
+        assert await keys(1) == [later]
+        assert await keys(10, theirs) == [mine]
+        assert await keys(10, mine) == await keys(10, key("b")) == []
 
     async def test_the_gateway_s_own_sessions_and_those_of_children_are_not_listed(
         self, journal: Journal

@@ -14,10 +14,10 @@ import msgspec
 from aiohttp import web
 
 from holdfast.core import images
-from holdfast.core.inbox import Mode
-from holdfast.core.intents import Principal, RequestKey, Submit
+from holdfast.core.inbox import Came, Mode
+from holdfast.core.intents import Principal, RequestKey, Steer, Submit
 from holdfast.core.messages import Assistant, Image, Message, System, User
-from holdfast.core.types import RunId, SessionId
+from holdfast.core.types import CallId, Owner, RunId, SessionId
 from holdfast.errors import Refused
 from holdfast.gateway import CommandGiven
 
@@ -26,6 +26,8 @@ T = TypeVar("T")
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.:@+=~-]{1,255}")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STEER = "/steer"  # where words for live runs are known by their keys; no channel has that name
+_OWNER = "X-Holdfast-Owner"  # whose the session is, at the only door that has everybody's
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _PICTURES = frozenset({"image_url", "input_image"})
 
@@ -214,6 +216,16 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
     )
 
 
+def steer_of(body: SteerRequest, by: Principal, of_run: RunId, key: str | None) -> Steer:
+    """The words for a live run that a request brings; the same again under its key are the same."""
+    text, came = words(body.input), None
+    call_id = None if body.call_id is None else CallId(clean(body.call_id, "call_id"))
+    if key is not None:
+        said = sha256(f"{_key(key)}\n{call_id}\n{text}".encode()).hexdigest()
+        came = Came(channel=_STEER, external_id=f"{of_run} {said}")
+    return Steer(by, of_run, text, call_id, came)
+
+
 def _input(given: str | list[InputMessage]) -> tuple[User, tuple[Message, ...]]:
     if isinstance(given, str):
         return User(words(given)), ()
@@ -336,6 +348,19 @@ def session_id(given: str) -> SessionId:
             param="session_id",
         )
     return SessionId(given)
+
+
+def asking(request: web.Request, by: Principal) -> Principal:
+    """Who asks, in whose sessions. Refused where only one owner's can be meant."""
+    given = request.headers.get(_OWNER)
+    return by if given is None else by.among(owner(given))
+
+
+def owner(given: str) -> Owner:
+    """Whose a session is, as somebody says."""
+    if not _SESSION_ID.fullmatch(given):
+        raise Refused("invalid_request", f"{_OWNER} is no owner's name.")
+    return Owner(given)
 
 
 def run_id(request: web.Request) -> RunId:

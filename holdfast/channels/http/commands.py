@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 from aiohttp import web
 
-from holdfast.channels.http import bodies
+from holdfast.channels.http import bodies, wire
 from holdfast.channels.http.bodies import CommandRequest
 from holdfast.channels.http.door import json_response
 from holdfast.channels.http.operator import SESSIONS
@@ -39,8 +40,10 @@ def add_routes(app: web.Application, desk: Desk, by: Principal) -> None:
     async def take(request: web.Request) -> web.Response:
         session_id = bodies.session_id(request.match_info["session_id"])
         body = bodies.decode(await bodies.read_body(request, _LIMIT, _WAIT_S), CommandRequest)
-        key = request.headers.get("Idempotency-Key")
-        return json_response(await desk.take(by, bodies.command_of(body, session_id, key)))
+        given = bodies.command_of(body, session_id, request.headers.get("Idempotency-Key"))
+        done = msgspec.structs.asdict(await desk.take(bodies.asking(request, by), given))
+        whose = wire.owner_fields(done.pop("owner"))
+        return json_response(done | whose)
 
     app.router.add_get(COMMANDS, index)
     app.router.add_post(f"{SESSIONS}/{{session_id}}/command", take)

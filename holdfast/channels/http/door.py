@@ -74,6 +74,7 @@ _STATUS = {
     "delivery_not_waiting": 409,
     "idempotency_key_conflict": 409,
     "misconfigured": 409,
+    "no_gateway": 409,
     "body_too_large": 413,
     "unsupported_media_type": 415,
     "queue_full": 429,

@@ -182,7 +182,7 @@ def _run_paths() -> dict[str, Any]:
                 "Add guidance to a live run, or answer what it asks",
                 Steered,
                 body=SteerRequest,
-                parameters=run,
+                parameters=[*run, _header("Idempotency-Key")],
                 errors=(409, 503),
             )
         },

@@ -14,9 +14,9 @@ from holdfast.channels.http.door import json_response
 from holdfast.channels.http.openapi import document
 from holdfast.channels.http.stream import stream_events
 from holdfast.core.approval import Choice
-from holdfast.core.intents import Answer, Principal, Steer, Stop
+from holdfast.core.intents import Answer, Principal, Stop
 from holdfast.core.run import Status
-from holdfast.core.types import CallId, RequestId, RunId
+from holdfast.core.types import RequestId, RunId
 from holdfast.errors import Refused
 from holdfast.gateway import Gateway, RunQuery
 
@@ -85,12 +85,13 @@ class Routes:
         raw = await self._read(request)
         body = bodies.decode(raw, RunRequest)
         key = request.headers.get("Idempotency-Key")
-        reply = await self._gateway.send(bodies.submit_of(body, self._by, raw, key))
+        by = bodies.asking(request, self._by)
+        reply = await self._gateway.send(bodies.submit_of(body, by, raw, key))
         headers = {"Idempotency-Replayed": "true"} if reply.replayed else None
         return json_response({"run_id": reply.run_id, "status": "started"}, 202, headers)
 
     async def list_runs(self, request: web.Request) -> web.Response:
-        asked = request.query
+        asked, by = request.query, bodies.asking(request, self._by)
         limit = bodies.limit(request)
         if (status := asked.get("status")) is not None and status not in _STATUSES:
             known = ", ".join(_STATUSES)
@@ -104,7 +105,7 @@ class Routes:
         data: list[dict[str, object]] = []
         more = True
         while more and len(data) < limit:  # two of our statuses may be one of the API's
-            views, more = await self._gateway.runs(self._by, query)
+            views, more = await self._gateway.runs(by, query)
             found = map(wire.run_object, views)
             data += [run for run in found if status is None or run["status"] == status]
             if views:
@@ -135,8 +136,8 @@ class Routes:
     async def steer(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
         body = bodies.decode(await self._read(request), SteerRequest)
-        call_id = None if body.call_id is None else CallId(body.call_id)
-        await self._gateway.send(Steer(self._by, run_id, bodies.words(body.input), call_id))
+        key = request.headers.get("Idempotency-Key")
+        await self._gateway.send(bodies.steer_of(body, self._by, run_id, key))
         return json_response({"object": "hermes.run.steer", "run_id": run_id, "accepted": True})
 
     async def approval(self, request: web.Request) -> web.Response:
@@ -201,8 +202,8 @@ class Routes:
 
     async def session_events(self, request: web.Request) -> web.StreamResponse:
         session_id = bodies.session_id(request.match_info["session_id"])
-        after = bodies.cursor(request)
-        async with self._gateway.follow_session(self._by, session_id, after) as batches:
+        after, by = bodies.cursor(request), bodies.asking(request, self._by)
+        async with self._gateway.follow_session(by, session_id, after) as batches:
             return await stream_events(request, batches, ends=False)
 
     async def health(self, request: web.Request) -> web.Response:

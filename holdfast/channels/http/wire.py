@@ -15,7 +15,7 @@ from holdfast.core.call import CallAnswered, CallParked, CallSettled, CallStarte
 from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress, run_of
 from holdfast.core.images import to_url
-from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
+from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, Mode
 from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
 from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted, how
 from holdfast.core.run import (
@@ -197,15 +197,18 @@ def _frame(record: Record, name: str, fields: dict[str, object]) -> bytes:
 
 
 def session_frame(record: Record) -> bytes:
-    """The same in the stream of a whole session, which also tells what waits and what each turn took."""
-    fact = record.fact
-    if isinstance(fact, InputAdmitted) and fact.mode is not Mode.STEER:
-        return _frame(record, "run.queued", _said(fact))
-    if isinstance(fact, ModelAnswered):
-        return _frame(
-            record, "model.answered", {"turn": fact.turn, "usage": usage_object(fact.usage)}
-        )
-    return frame(record)
+    """The same in the stream of a whole session, which also tells what waits, what is not read
+    after all, and what each turn took."""
+    match record.fact:
+        case InputAdmitted(mode=mode, input_id=input_id) as words:
+            name = "run.steered" if mode is Mode.STEER else "run.queued"
+            return _frame(record, name, {**_said(words), "input_id": input_id})
+        case InputSuperseded(input_id=input_id, reason=reason):
+            return _frame(record, "input.superseded", {"input_id": input_id, "reason": reason})
+        case ModelAnswered(turn=turn, usage=usage):
+            return _frame(record, "model.answered", {"turn": turn, "usage": usage_object(usage)})
+        case _:
+            return frame(record)
 
 
 def _said(words: InputAdmitted) -> dict[str, object]:

@@ -23,6 +23,8 @@ from holdfast.cli.wire import (
     requested,
 )
 
+_PLAIN = {"y": "once", "yes": "once", "ok": "once", "n": "deny", "no": "deny"}
+
 
 class Asking:
     """The questions that are open, oldest first."""
@@ -98,7 +100,8 @@ class Asking:
                 await self._choose(asked, given.text)
 
     async def _choose(self, asked: Approval, text: str) -> None:
-        choice = question.words(asked.choices).get(text.strip().lower())
+        said = text.strip().lower()
+        choice = question.words(asked.choices).get(_PLAIN.get(said, said))
         if choice is None:
             if len(text.split()) > 1:
                 return self._say(text)
@@ -116,7 +119,7 @@ class Asking:
     async def _tell(self, asked: Question, text: str) -> None:
         if not text.strip():
             return self._ui.hint("type an answer; then Enter")
-        answer = question.reply(asked, text)
+        answer = question.reply(asked, self._ui.pastes.expand(text))
         try:
             await self._client.reply(asked, answer)
             self._ui.print(self._ui.view.words(answer))

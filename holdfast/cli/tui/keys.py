@@ -1,6 +1,5 @@
 """The keys, and what each does. `HELP` lists them; a test holds both together."""
 
-import time
 from typing import Protocol
 
 from prompt_toolkit.application import Application
@@ -54,7 +53,11 @@ def bindings(ui: Keyboard) -> KeyBindings:
     @found.add("enter", filter=~is_searching)
     def _(event: KeyPressEvent) -> None:
         state = ui.buffer.complete_state
-        if state is not None and state.current_completion is not None:
+        if (
+            state is not None
+            and state.current_completion is not None
+            and len(state.completions) > 1
+        ):
             ui.buffer.complete_state = None  # what was chosen stands
         else:
             ui.buffer.complete_state = None
@@ -128,8 +131,3 @@ def rows(line: str, width: int) -> list[str]:
         if more
         else [first]
     )
-
-
-def wall_clock() -> float:
-    """For the eye only: how long something has been going on."""
-    return time.time()  # noqa: TID251  for the eye only

@@ -31,9 +31,9 @@ class Talk(Protocol):
     known: bool
     workspace: str
 
-    async def enter(self, session_id: str) -> None: ...
+    async def enter(self, session_id: str, owner: str = "", *, again: bool = True) -> None: ...
     def begun(self) -> None: ...
-    async def look_at_model(self) -> None: ...
+    async def look_at_session(self) -> None: ...
 
 
 Order = Callable[[Talk, str], Awaitable[None]]
@@ -48,6 +48,12 @@ async def learn(client: Client, ui: Ui) -> None:
         completer.commands = sorted({one[0]: one for one in (*told, *own)}.values())
 
 
+def move(ui: Ui, workspace: Path) -> None:
+    """Have the input line complete files of another directory."""
+    if isinstance(ui.buffer.completer, InputCompleter):
+        ui.buffer.completer.workspace = workspace
+
+
 async def obey(talk: Talk, text: str) -> bool:
     """Do what a command asks for; False: these are words for the agent."""
     call = parse.read(text.strip())
@@ -57,16 +63,17 @@ async def obey(talk: Talk, text: str) -> bool:
         await OWN[call.name][2](talk, call.rest)
         return True
     ui = talk.ui
-    done = await talk.client.command(talk.session_id, text.strip(), ui.mode.value, talk.workspace)
+    words = ui.pastes.expand(text).strip()
+    done = await talk.client.command(talk.session_id, words, ui.mode.value, talk.workspace)
     ui.print([*ui.view.words(text), *ui.view.answer(done.output)])
     if done.busy:
         ui.mode = Mode(done.busy)
     if call.name == "model":
-        await talk.look_at_model()
+        await talk.look_at_session()
     if done.undone:
         ui.give_back(done.undone)
     if done.session_id != talk.session_id:
-        await talk.enter(done.session_id)
+        await talk.enter(done.session_id, done.owner)
     elif done.run_id:
         talk.begun()
     return True
@@ -110,13 +117,15 @@ async def _fork(talk: Talk, rest: str) -> None:
     _check(talk)
     made = await talk.client.fork(talk.session_id, rest)
     before = talk.session_id
-    await talk.enter(made.session_id)
+    await talk.enter(made.session_id, made.owner, again=False)
     talk.ui.print([talk.ui.style.dim(f"… a copy to go on in; the first one: /resume, or {before}")])
 
 
 async def _export(talk: Talk, rest: str) -> None:
     _check(talk)
     path = Path(rest or f"{talk.session_id}.md")
+    if path.suffix not in (".md", ".json"):
+        raise Exit(Code.USAGE, "/export writes .md or .json: /export talk.md")
     found = export.exported(
         await talk.client.session(talk.session_id),
         await talk.client.transcript(talk.session_id),

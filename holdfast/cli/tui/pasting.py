@@ -62,10 +62,6 @@ class Pastes:
         """Where the labels in `text` begin and end."""
         return (found.span() for found in _LABEL.finditer(text) if self._knows(found[0]))
 
-    def label_before(self, text: str) -> int:
-        """How long the label is that `text` ends with; 0: it ends with none."""
-        return next((end - begin for begin, end in self.spans(text) if end == len(text)), 0)
-
     def mended(self, before: str, after: str, cursor: int) -> tuple[str, int]:
         """What an edit makes of the line: the text and the cursor.
 

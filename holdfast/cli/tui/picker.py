@@ -36,7 +36,8 @@ class Picker:
         wanted = self._typed.lower().split()
 
         def text(one: SessionInfo) -> str:
-            return f"{one.title} {one.preview} {one.workspace} {one.session_id}".lower()
+            words = one.title, one.preview, one.workspace, one.session_id, one.owner
+            return " ".join(words).lower()
 
         return [one for one in self._sessions if all(word in text(one) for word in wanted)]
 
@@ -68,7 +69,8 @@ class Picker:
             mark = "▸" if number == self._at else " "
             when = ago(one.updated_at, self._now)
             busy = " · at work" if one.unfinished else ""
-            told = style.dim(f"  {when}{busy} · {question.visible(one.workspace)}")
+            where = one.owner.replace(":", " · ") or one.workspace
+            told = style.dim(f"  {when}{busy} · {question.visible(where)}")
             name = f"{mark} {question.visible(one.name)}"
             named = style.bold(name) if number == self._at else name
             lines.append(cut(f"{named}{told}", columns))

@@ -3,7 +3,10 @@
 import argparse
 import importlib
 import math
+import os
+import select
 import signal
+import sys
 from pathlib import Path
 
 import anyio
@@ -12,7 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from holdfast import config as configuration
 from holdfast.cli.exits import Code
-from holdfast.cli.tui.actions import Action
+from holdfast.cli.tui.actions import Action, Leave, Say
 from holdfast.cli.tui.completion import InputCompleter
 from holdfast.cli.tui.history import FILE, InputHistory
 from holdfast.cli.tui.pasting import Pastes
@@ -41,7 +44,9 @@ async def _resume(config: Config, wish: Wish, given: str) -> int:
     """Find the session to go on with, or have it chosen; then talk."""
     choosing = importlib.import_module("holdfast.cli.tui.choosing")
     chosen = await choosing.choose(config, given)
-    return await _talk(config, wish.within(chosen)) if chosen else Code.OK
+    if chosen is None:
+        return Code.OK
+    return await _talk(config, wish.within(chosen.session_id, chosen.owner))
 
 
 async def _talk(config: Config, wish: Wish, _: object = None) -> int:
@@ -55,6 +60,8 @@ async def _talk(config: Config, wish: Wish, _: object = None) -> int:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_hear_signals, ui)
         async with anyio.create_task_group() as both:
+            for line in _typed_ahead():
+                ui.say(Say(line, ui.mode))
             both.start_soon(_serve, config, wish, ui, receive)
             both.start_soon(ui.run)
         tasks.cancel_scope.cancel()
@@ -72,7 +79,19 @@ async def _serve(
     await talk.serve(config, wish, ui, actions)
 
 
+def _typed_ahead() -> list[str]:
+    """Whole lines that were typed before there was a prompt: the terminal has ended them itself."""
+    if not select.select([sys.stdin], [], [], 0)[0]:
+        return []
+    typed = os.read(sys.stdin.fileno(), 1 << 16).decode("utf-8", "replace")
+    return [line for line in typed.splitlines() if line.strip()]
+
+
 async def _hear_signals(ui: Ui) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT) as signals:
-        async for _ in signals:
-            ui.interrupt()
+    wanted = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with anyio.open_signal_receiver(*wanted) as signals:
+        async for heard in signals:
+            if heard is signal.SIGINT:
+                ui.interrupt()
+            else:
+                ui.do(Leave())

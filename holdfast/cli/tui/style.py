@@ -4,13 +4,19 @@ Where there is no colour, nothing is lost: every line says in words or by its si
 """
 
 import re
+import time
 
 from wcwidth import wcwidth
 
+from holdfast.cli.live import fold
 from holdfast.core.types import Value
 
 _RESET = "\x1b[0m"
 _SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
+# Whatever is shown came from somewhere; only our own colours may steer the terminal.
+_STEERING = re.compile(
+    r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 class Style(Value):
@@ -63,9 +69,19 @@ def amount(tokens: int) -> str:
     return f"{tokens / 1000:.1f}k" if tokens < 100_000 else f"{tokens // 1000}k"
 
 
+def columns(line: str) -> int:
+    """How wide a painted line is."""
+    return sum(max(wcwidth(c), 0) for c in _SEQUENCE.sub("", line))
+
+
+def harmless(line: str) -> str:
+    """The same line, unable to do anything but be read: the last gate before the screen."""
+    return _STEERING.sub("�", line)
+
+
 def cut(line: str, width: int) -> str:
     """As much of a painted line as there are columns; what is left out is a `…`."""
-    if sum(max(wcwidth(c), 0) for c in _SEQUENCE.sub("", line)) <= width:
+    if columns(line) <= width:
         return line
     shown, room, at = "", width - 1, 0
     while at < len(line):
@@ -77,3 +93,27 @@ def cut(line: str, width: int) -> str:
             break
         shown, at = shown + line[at], at + 1
     return f"{shown}…{_RESET}" if "\x1b" in shown else f"{shown}…"
+
+
+def cut_before(line: str, end: str, width: int) -> str:
+    """The same, but for the end of the line, of which at least half a screen stays."""
+    end = cut(end, max(width // 2, 1))
+    return f"{cut(line, max(width - columns(end), 1))}{end}"
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """The rows of a line, broken between words where that is possible."""
+    rows, row = list[str](), ""
+    for word in re.findall(r"\s*\S+|\s+", line):
+        if columns(row + word) <= width:
+            row += word
+            continue
+        rows += [row] if row else []
+        *full, row = fold(word.lstrip() or word, max(width, 1), 0)[0]
+        rows += full
+    return [*rows, row]
+
+
+def wall_clock() -> float:
+    """What time it is, for the eye only."""
+    return time.time()  # noqa: TID251  for the eye only

@@ -29,6 +29,7 @@ from holdfast.cli.exits import Code, Exit, sole
 from holdfast.cli.tui import orders, past, status
 from holdfast.cli.tui.actions import Action, Halt, Leave, Reply, Say, TakeBack, Unfold
 from holdfast.cli.tui.asking import Asking
+from holdfast.cli.tui.style import cut
 from holdfast.cli.tui.ui import Ui
 from holdfast.cli.tui.view import View, Waiting
 from holdfast.cli.tui.wish import Wish
@@ -95,6 +96,7 @@ class Talk:
         self._tasks = tasks
         self.known = bool(wish.session_id)  # to the other end
         self._listening = anyio.CancelScope()
+        self._children = tasks  # who hears what the session's children ask
         self._said, self._heard = anyio.create_memory_object_stream[Say | Reply](math.inf)
         self._asking = Asking(client, ui, tasks)
         self._runs: set[str] = set()  # whose events are to be shown; others are told of already
@@ -135,11 +137,13 @@ class Talk:
             await self._enter(self.session_id)
 
     def _greeting(self, model: str) -> list[str]:
-        style, where = self.ui.style, self._wish.workspace
+        style, where = self.ui.style, question.visible(self._wish.workspace)
+        told = f"{style.bold('Holdfast')} {__version__} · {model}"
         lines = [
-            f"{style.bold('Holdfast')} {__version__} · {model} · {where}",
+            f"{told} · {where}" if where else told,
             style.dim("/help lists keys and commands · Esc stops a run · Ctrl-D leaves"),
         ]
+        lines = [cut(line, self.ui.size.columns) for line in lines]
         if model.partition("/")[0] == "offline":
             lines.append("no model is configured: only plain commands work; see: holdfast setup")
         expected = self._wish.expected
@@ -154,10 +158,13 @@ class Talk:
             if health.paused:
                 self.ui.print([self.ui.style.bad(f"… held: {health.paused}")])
 
-    async def look_at_model(self) -> None:
-        """Have the status line name the model that the session has now."""
+    async def look_at_session(self) -> None:
+        """Have the status line name the session's model, and files be those where it works."""
         found = await self.client.session(self.session_id)
         self.ui.status = status.line(self._config, self.ui, found.model)
+        if found.workspace:
+            self.workspace = found.workspace
+            orders.move(self.ui, Path(found.workspace))
 
     def _holding(self) -> str:
         """What would end with us, in words; nothing where somebody else serves the home."""
@@ -166,28 +173,35 @@ class Talk:
         names = ", ".join(self.view.processes)
         return f"background processes end with us ({names}): holdfast gateway run keeps such alive"
 
-    async def enter(self, session_id: str, owner: str = "") -> None:
-        """Go on in another session; `owner`: whose it is, if not one's own."""
+    async def enter(self, session_id: str, owner: str = "", *, again: bool = True) -> None:
+        """Go on in another session, and show what was said there if it is to be shown `again`.
+
+        `owner`: whose it is, if not one's own.
+        """
         self._listening.cancel()
         self.client = self.client.for_owner(owner)
         self._asking.forget()
-        self.ui.view = View(self.ui.style, lambda: self.ui.size.columns, status.now)
+        self.ui.begin_afresh()
         self.session_id, self.known = session_id, True
-        await self._enter(session_id)
+        self.workspace = self._wish.workspace  # of a new one
+        orders.move(self.ui, Path(self.workspace))
+        await self._enter(session_id, again=again)
 
-    async def _enter(self, session_id: str) -> None:
+    async def _enter(self, session_id: str, *, again: bool = True) -> None:
         """Show what was said in a session, and go on from there."""
         try:
             known = await self.client.history(session_id)
         except NotFound:
             self.known = False  # its first words begin it
             return
+        except Exit:
+            self._listen()  # all of it comes as it was, then
+            raise
         runs = await self.client.runs(session_id)
         self._runs = set(known.unfinished)
-        self.ui.print(past.shown(self.view, known.messages, runs))
-        if unfinished := [r.run_id for r in runs if not r.ended]:
-            await self.client.take_up(*unfinished)
-        await self.look_at_model()
+        if again:
+            self.ui.print(past.shown(self.view, known.messages, runs))
+        await self.look_at_session()
         self._listen(known.after)
 
     def _listen(self, after: int = 0) -> None:
@@ -197,7 +211,7 @@ class Talk:
     async def _hear(self, session_id: str, after: int, scope: anyio.CancelScope) -> None:
         with scope:
             while True:
-                async with self._telling():
+                async with self._telling(), anyio.create_task_group() as self._children:
                     stream = self.client.attend(session_id, after, self._unfinished)
                     async with aclosing(stream) as frames:
                         async for frame in frames:
@@ -218,10 +232,9 @@ class Talk:
         if self._asking.hear(event):
             return
         if event.event == "subagent.started":
-            self._tasks.start_soon(self._hear_child, event.child_run_id)
+            self._children.start_soon(self._hear_child, event.child_run_id)
         self.ui.print(self.view.hear(event))
-        for unread in self.view.take_unread():
-            self.ui.give_back(unread)
+        self._bring_back(self.view.take_unread())
         self.ui.app.invalidate()
 
     async def _hear_child(self, child: str) -> None:
@@ -231,7 +244,7 @@ class Talk:
                 async for frame in frames:
                     self._asking.hear(frame.event)
                     if frame.event.event == "subagent.started":
-                        self._tasks.start_soon(self._hear_child, frame.event.child_run_id)
+                        self._children.start_soon(self._hear_child, frame.event.child_run_id)
         except Exit:
             return  # it is gone, or nobody serves: its parent tells of that
 
@@ -278,7 +291,7 @@ class Talk:
         attachments.check(attached, words, self._config.limits.body_mb << 20)
         submission = Submission(
             input=spoken(words, [one.image for one in attached]),
-            workspace=self._wish.workspace,
+            workspace="" if self.known and not self._wish.insists else self._wish.workspace,
             session_id=self.session_id,
             instructions=self._wish.instructions,
             model=self._wish.model,
@@ -334,11 +347,16 @@ class Talk:
     def _unfold(self) -> None:
         match self.ui.asked:
             case None:
-                self.ui.print(self.view.details())
+                self._tasks.start_soon(self._unfold_call)
             case Question() as asked:
                 self.ui.print(["", *question.asks(asked).split("\n")])
             case asked:
                 self.ui.print(["", *question.body(asked).split("\n")])
+
+    async def _unfold_call(self) -> None:
+        async with self._telling():
+            said = await self.client.transcript(self.session_id) if self.known else ()
+            self.ui.print(past.unfolded(self.view, said))
 
     @asynccontextmanager
     async def _telling(self, otherwise: Callable[[], None] | None = None) -> AsyncIterator[None]:

@@ -6,12 +6,10 @@ words. Nothing waits for the other end of the line: one can type before the engi
 what is typed goes on its way when it is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import anyio
 from prompt_toolkit.application import Application
-from prompt_toolkit.application.current import set_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
 from prompt_toolkit.data_structures import Size
@@ -29,14 +27,16 @@ from prompt_toolkit.layout import (
     Layout,
     Window,
 )
+from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.widgets import SearchToolbar
 
 from holdfast.cli import question
 from holdfast.cli.tui import keys
 from holdfast.cli.tui.actions import Action, Halt, Leave, Reply, Say
+from holdfast.cli.tui.drawing import Drawing
 from holdfast.cli.tui.pasting import Pastes
-from holdfast.cli.tui.style import Style, cut
+from holdfast.cli.tui.style import Style, cut, cut_before, harmless, wall_clock
 from holdfast.cli.tui.view import View
 from holdfast.cli.wire import Approval, Question
 from holdfast.core.inbox import Mode
@@ -47,8 +47,6 @@ AGAIN_S = 2.0  # for the second Ctrl-C
 UNSEEN_S = 0.6  # a question that has only just appeared was not read by whoever types
 INPUT_ROWS = 12
 MENU_ROWS = 8
-# Where the terminal knows how, nothing is shown between these two.
-_HOLD, _SHOW = "\x1b[?2026h", "\x1b[?2026l"
 
 
 class Ui:
@@ -90,7 +88,7 @@ class Ui:
             history=history,
             enable_history_search=False,
         )
-        self.buffer.on_text_changed += lambda _: self.unhint()
+        self.buffer.on_text_changed += self._typed
         self.app: Application[None] = Application(
             layout=Layout(self._layout(), focused_element=self.buffer),
             key_bindings=keys.bindings(self),
@@ -100,12 +98,17 @@ class Ui:
             input=typed,
             output=output,
         )
+        self._drawing = Drawing(self.app)
         self.app.before_render += lambda _: self._print_now()
         self.app.key_processor.before_key_press += self._before_key
         self.app.key_processor.after_key_press += self._after_key
         self.app.ttimeoutlen = 0.03
-        self.app.timeoutlen = 0.15  # Esc alone is Esc, after that
-        self.view = View(style, lambda: self.size.columns, keys.wall_clock)
+        self.app.timeoutlen = 0.02  # Esc is Esc, and not Alt: what a terminal sends for that is one
+        self.view = View(style, lambda: self.size.columns, wall_clock)
+
+    def begin_afresh(self) -> None:
+        """Another session."""
+        self.view = View(self.style, lambda: self.size.columns, wall_clock)
 
     @property
     def size(self) -> Size:
@@ -115,7 +118,8 @@ class Ui:
 
     def accept(self) -> None:
         """Enter: the words go, or answer what is asked."""
-        text = self.buffer.text
+        # Bytes that are no text come as lone surrogates, which no fact may hold.
+        text = self.buffer.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if self._asked is not None:
             if anyio.current_time() - self._asked_at < UNSEEN_S:
                 return self.hint("read it first: what you type now would answer it")
@@ -137,7 +141,7 @@ class Ui:
     def halt(self) -> None:
         """Esc: stop now what is on the screen, and not what has only just taken its place."""
         view = self.view
-        if view.busy and keys.wall_clock() - view.ended_at < UNSEEN_S:
+        if (view.busy or self.sending) and wall_clock() - view.ended_at < UNSEEN_S:
             self.hint("that run was over; Esc again stops the next one")  # HALT-02
         elif view.run_id:
             view.stopping = view.run_id
@@ -185,7 +189,11 @@ class Ui:
 
     def give_back(self, text: str) -> None:
         """Words that come back into the input line, before what is typed there."""
-        text, before = self.pastes.fold(text), self.buffer.text
+        text = self.pastes.fold(text)
+        if self._asked is not None:  # there it would be an answer
+            self._draft = f"{text}\n{self._draft}" if self._draft.strip() else text
+            return
+        before = self.buffer.text
         self.buffer.text = f"{text}\n{before}" if before.strip() else text
         self.buffer.cursor_position = len(self.buffer.text)
 
@@ -204,7 +212,7 @@ class Ui:
     def print(self, lines: Sequence[str]) -> None:
         """Lines for good, above."""
         if lines:
-            self._unprinted += lines
+            self._unprinted += map(harmless, lines)
             self.app.invalidate()
 
     def hint(self, text: str) -> None:
@@ -212,9 +220,10 @@ class Ui:
         self._hint = text
         self.app.invalidate()
 
-    def unhint(self) -> None:
-        """Something is typed: it has been read."""
-        self._hint = ""
+    def _typed(self, _: object) -> None:
+        self._hint = ""  # it has been read
+        if self.buffer.text:
+            self._halted_at = -AGAIN_S  # whoever goes on typing does not leave
 
     @property
     def asked(self) -> Approval | Question | None:
@@ -225,20 +234,21 @@ class Ui:
         """Put a question, or take it back. What was being typed waits, and answers nothing."""
         if asked == self._asked:
             return
-        if self._asked is None:
-            self._draft, self.buffer.text = self.buffer.text, ""
-        elif asked is None:
-            late, self.buffer.text = self.buffer.text, self._draft
-            self._draft = ""
-            if isinstance(self._asked, Question) and late.strip():
-                self.give_back(late)  # HALT-09: it answers no other
-            self.buffer.cursor_position = len(self.buffer.text)
-        else:
-            if isinstance(self._asked, Question) and self.buffer.text.strip():
-                self._draft = "\n".join(filter(str.strip, (self.buffer.text, self._draft)))
-            self.buffer.reset()
-        self._asked, self._asked_at = asked, anyio.current_time()
+        typed = self.buffer.text
+        if self._asked is not None:
+            typed = "\n".join(filter(str.strip, (self._late(), self._draft)))
+        self.buffer.text, self._draft = ("", typed) if asked is not None else (typed, "")
+        self.buffer.cursor_position = len(self.buffer.text)
+        self._asked, self._asked_at, self._hint = asked, anyio.current_time(), ""
         self.app.invalidate()
+
+    def _late(self) -> str:
+        """What was typed to a question that has closed: it answers no other (HALT-09)."""
+        words = self.buffer.text
+        asked = self._asked
+        if isinstance(asked, Approval) and words.strip().lower() in question.words(asked.choices):
+            return ""  # it could be nothing else
+        return words
 
     async def run(self) -> None:
         """Show it, until `leave`."""
@@ -264,14 +274,7 @@ class Ui:
         if not (self._unprinted and self.app.is_running):
             return
         lines, self._unprinted = self._without_gaps(self._unprinted), []
-        output = self.app.output
-        self.app.render_counter += 1  # what is drawn is asked for again
-        with set_app(self.app), _at_once(output):
-            output.write_raw(_HOLD)
-            self.app.renderer.erase(leave_alternate_screen=False)
-            output.write_raw("".join(f"{line}\r\n" for line in lines))
-            self.app.renderer.render(self.app, self.app.layout)
-            output.write_raw(_SHOW)
+        self._drawing.print_above(lines)
 
     def _without_gaps(self, lines: Sequence[str]) -> list[str]:
         """One empty line is enough, whoever wants one."""
@@ -293,13 +296,26 @@ class Ui:
 
     def _layout(self) -> HSplit:
         def rows(lines: Callable[[], list[str]]) -> ConditionalContainer:
-            control = FormattedTextControl(lambda: ANSI("\n".join(lines())))
-            window = Window(control, dont_extend_height=True)
-            return ConditionalContainer(window, Condition(lambda: bool(lines())))
+            drawn: tuple[int, list[str]] = (-1, [])  # once a frame, however often it is asked for
+
+            def now() -> list[str]:
+                nonlocal drawn
+                if drawn[0] != self.app.render_counter:
+                    drawn = self.app.render_counter, [harmless(line) for line in lines()]
+                return drawn[1]
+
+            control = FormattedTextControl(lambda: ANSI("\n".join(now())))
+            window = Window(control, wrap_lines=True, dont_extend_height=True)
+            return ConditionalContainer(window, Condition(lambda: bool(now())))
 
         search = SearchToolbar()
         words = Window(
-            BufferControl(self.buffer, search_buffer_control=search.control, preview_search=True),
+            BufferControl(
+                self.buffer,
+                input_processors=[TabsProcessor(char1=" ", char2=" ")],
+                search_buffer_control=search.control,
+                preview_search=True,
+            ),
             height=lambda: Dimension(min=1, max=min(INPUT_ROWS, max(self.size.rows // 3, 1))),
             get_line_prefix=lambda number, wrap: ANSI(self._prefix(number, wrap)),
             wrap_lines=True,
@@ -320,16 +336,17 @@ class Ui:
 
     def _live(self) -> list[str]:
         room = max(self.size.rows - 8, 3)
-        return self.view.live(SPINNER[self._tick % len(SPINNER)])[-room:]
+        spinner = SPINNER[self._tick % len(SPINNER)]
+        return self.view.live(spinner, asks=self._asked is not None)[-room:]
 
     def _waiting(self) -> list[str]:
         width = self.size.columns
         shown = [w for waiting in self.view.waiting.values() for w in waiting.words]
-        lines = [f"⋯ waits: {_first(w)}" for w in shown]
+        lines = [cut(f"⋯ waits: {_first(w)}", width) for w in shown]
         if lines:
-            lines[-1] += "   (↑ edits it)"
-        lines += [f"⋯ on its way: {_first(said.text)}" for said in self.sending]
-        return [self.style.dim(cut(line, width)) for line in lines]
+            lines[-1] = cut_before(lines[-1], "  (↑ edits it)", width)
+        lines += [cut(f"⋯ on its way: {_first(said.text)}", width) for said in self.sending]
+        return [self.style.dim(line) for line in lines]
 
     def _question(self) -> list[str]:
         asked, width = self._asked, self.size.columns
@@ -339,12 +356,12 @@ class Ui:
             head, body = "? it asks you:", question.asks(asked)
         else:
             head = f"? it asks for your approval ({question.expires(asked)}):"
-            body = question.body(asked)
+            body = question.body(asked, command_first=True)
         rows = [r for line in body.split("\n") for r in keys.rows(line, width)]
-        room = max(self.size.rows // 2, 4)
+        room = max(self.size.rows // 2, min(self.size.rows - 4, 8), 2)
         if len(rows) > room:
             rows = [*rows[: room - 1], f"  … {len(rows) - room + 1} more lines: Ctrl-O shows all"]
-        return [self.style.ask(cut(head, width)), *rows]
+        return [*(self.style.ask(row) for row in keys.rows(head, width)), *rows]
 
     def _prefix(self, number: int, wrap: int) -> str:
         if number or wrap:
@@ -363,12 +380,16 @@ class Ui:
             return []
         at = state.complete_index or 0
         first = max(0, min(at - MENU_ROWS + 1, len(state.completions) - MENU_ROWS))
+        shown = state.completions[first : first + MENU_ROWS]
+        wide = min(max(len(one.display_text) for one in shown), self.size.columns // 2)
         lines: list[str] = []
-        for number, one in enumerate(state.completions[first : first + MENU_ROWS], first):
+        for number, one in enumerate(shown, first):
             mark = "▸" if number == state.complete_index else " "
-            meta = f"  {one.display_meta_text}" if one.display_meta_text else ""
-            text = f"{mark} {one.display_text}"
-            line = cut(f"{text}{self.style.dim(meta)}", self.size.columns)
+            about = self.style.dim(one.display_meta_text)
+            line = f"{mark} {one.display_text}"
+            if about:
+                line = f"{line.ljust(wide + 2)}  {about}"
+            line = cut(line, self.size.columns)
             lines.append(self.style.bold(line) if number == state.complete_index else line)
         return lines
 
@@ -381,18 +402,6 @@ _MEANS = {
     Mode.QUEUE: "wait for their turn",
     Mode.STEER: "are passed on to it",
 }
-
-
-@contextmanager
-def _at_once(output: Output) -> Iterator[None]:
-    """What is written in the block goes out in one piece: no terminal shows half of it, and none
-    is asked for plain pastes in between."""
-    output.flush = lambda: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del output.flush
-        output.flush()
 
 
 def _first(text: str) -> str:

@@ -14,13 +14,14 @@ from holdfast.cli import question
 from holdfast.cli.live import MARK, fold
 from holdfast.cli.markdown import Stream
 from holdfast.cli.output import Output
-from holdfast.cli.tui.style import Style, cut, seconds, took
+from holdfast.cli.tui.style import Style, cut, cut_before, seconds, took, wrapped
 from holdfast.cli.wire import TERMINAL, Event
 from holdfast.core.types import Value
 
 CALLS = 50  # whose output is kept for whoever wants to see it
 KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
+WORDS = 12  # lines of somebody's words; all of them are in the transcript
 SUPERSEDED = "superseded"
 _WOKEN = "woken"
 _OUTCOMES = {"denied": "not allowed", "aborted": "stopped", "unknown": "cut off midway"}
@@ -136,10 +137,12 @@ class View:
 
     def words(self, text: str, images: int = 0) -> list[str]:
         """What somebody has said."""
-        shown = question.visible_lines(text.strip())
+        shown = question.visible_lines(text.strip().expandtabs(4))
+        if len(shown) > WORDS:
+            shown = [*shown[: WORDS - 1], self.note(f"… {len(shown) - WORDS + 1} more lines")]
         if images:
             shown[-1] += self._style.dim(f"  [{images} image{'s' * (images > 1)}]")
-        rows = [row for line in shown for row in fold(line, self._width() - 2, 0)[0]]
+        rows = [row for line in shown for row in wrapped(line, self._width() - 2)]
         head, *more = rows or [""]
         return ["", f"{self._style.mine('›')} {head}", *(f"  {row}" for row in more), ""]
 
@@ -148,9 +151,11 @@ class View:
         stream = Stream(max(self._width(), 10), self._style.colour)
         return [*stream.feed(text), *stream.close()] if text.strip() else []
 
-    def called(self, tool: str, arguments: str) -> str:
-        """A call of which only that it was made is known."""
-        return self._fit(self.note(f"→ {tool}  {_line(arguments)}"))
+    def called(self, tool: str, arguments: str, result: str) -> str:
+        """A call of earlier, and the beginning of what came of it."""
+        room = max(self._width() // 2, 20)
+        said = cut(f"→ {_line(tool)}  {_line(arguments)}", room)
+        return self._fit(self.note(f"{said}  ⇒ {_line(result)}" if result else said))
 
     def _steered(self, event: Event) -> list[str]:
         before = self.waiting.get(event.run_id)
@@ -191,7 +196,7 @@ class View:
         known = self._at_work.get(event.call_id)
         if event.event == "tool.started":
             self._at_work[event.call_id] = Call(
-                event.call_id, event.tool, _line(event.preview), event.timestamp
+                event.call_id, _line(event.tool), _line(event.preview), event.timestamp
             )
             return self._flush()
         if event.event == "tool.progress":
@@ -202,12 +207,12 @@ class View:
             return []
         self._output.end(event.call_id)
         self._at_work.pop(event.call_id, None)
-        call = known or Call(event.call_id, event.tool, "", event.timestamp)
+        call = known or Call(event.call_id, _line(event.tool), "", event.timestamp)
         call = replace(call, ended=self._ending(event))
         self.calls.append(call)
         return [
             *self._flush(),
-            self._fit(self._call_line(call, failed=bool(event.error or event.summary))),
+            self._call_line(call, failed=bool(event.error or event.summary)),
         ]
 
     def _ending(self, event: Event) -> str:
@@ -221,7 +226,7 @@ class View:
     def _call_line(self, call: Call, *, failed: bool) -> str:
         mark = self._style.bad("✗") if failed else self._style.good("✓")
         said = f"{call.tool}  {call.preview}".rstrip()
-        return f"{mark} {said} {self._style.dim(f'· {call.ended}')}"
+        return cut_before(f"{mark} {said}", self._style.dim(f" · {call.ended}"), self._width())
 
     def _end(self, event: Event) -> list[str]:
         begun = event.run_id == self.run_id
@@ -265,7 +270,7 @@ class View:
                 return [self.note(said)]
             case "process.ended":
                 self.processes.pop(event.process_id, None)
-                return [self.note(f"● background process {event.process_id}: {event.how}")]
+                return [self.note(f"● background process {event.process_id}: {_line(event.how)}")]
             case "process.matched":
                 head = self.note(f"● background process {event.process_id} wrote:")
                 return [head, *self._rows(event.lines)]
@@ -276,15 +281,15 @@ class View:
             case _:
                 return []
 
-    def live(self, spinner: str) -> list[str]:
-        """What is not final, as it stands now."""
+    def live(self, spinner: str, *, asks: bool = False) -> list[str]:
+        """What is not final, as it stands now; one that `asks` does not think."""
         lines = self._stream.pending() if self._stream is not None else []
         for call in self._at_work.values():
             since = seconds(max(0.0, self._now() - call.begun_at))
             said = f"{spinner} {call.tool}  {call.preview}".rstrip()
-            lines.append(self._fit(f"{said} {self._style.dim(f'· {since}')}"))
+            lines.append(cut_before(said, self._style.dim(f" · {since}"), self._width()))
             lines += [self._style.dim(row) for row in self._rows(call.output)[-TAIL:]]
-        if self.run_id and not self._at_work and not lines:
+        if self.run_id and not (self._at_work or lines or asks):
             thought = _line(self._thought)[-(self._width() - 16) :] if self._thought else ""
             doing = "stopping …" if self.stopping == self.run_id else "thinking …"
             lines.append(self._fit(f"{spinner} {doing} {self._style.dim(thought)}"))
@@ -300,8 +305,18 @@ class View:
         rows = self._rows(last.output) or [self.note("  (it has said nothing)")]
         return ["", head, *rows, self.note(last.ended or "at work"), ""]
 
+    @property
+    def calling(self) -> bool:
+        """Whether a call is at work."""
+        return bool(self._at_work)
+
+    def unfolded(self, tool: str, arguments: str, result: str) -> list[str]:
+        """All that is known of a call that is over."""
+        rows = [*self._rows(arguments), self.note("⇒"), *self._rows(result)]
+        return ["", self._style.bold(_line(tool)), *rows, ""]
+
     def _rows(self, text: str) -> list[str]:
-        said = text.rstrip("\n")
+        said = Output().text("", text.expandtabs(4)).rstrip("\n")
         width = max(self._width() - len(MARK), 10)
         return [f"{MARK}{row}" for row in fold(said, width, 0)[0]] if said else []
 

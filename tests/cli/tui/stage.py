@@ -67,15 +67,16 @@ class Turn:
 class Stage:
     """The model's side of one schedule."""
 
-    def __init__(self, chance: Random, news: News) -> None:
+    def __init__(self, chance: Random, news: News, calls: float = 0.4) -> None:
         self.turns: list[Turn] = []
         self.free = False  # no answer waits any more
         self._chance = chance
         self._news = news
+        self._calls = calls  # how often it asks for the tool first
 
     def answer(self, ask: Ask) -> Reply:
         after_tool = ask.messages[-1].role == "tool"
-        calls = not self.free and not after_tool and self._chance.random() < 0.4
+        calls = not self.free and not after_tool and self._chance.random() < self._calls
         turn = Turn(len(self.turns), calls, self._chance.randint(1, 4))
         self.turns.append(turn)
         if self.free:

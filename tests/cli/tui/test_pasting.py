@@ -48,6 +48,15 @@ def test_every_text_comes_back_in_its_place(before: str, texts: list[tuple[str, 
     assert pastes.take(line) == (whole, [])
 
 
+@given(texts=st.lists(st.tuples(LARGE, WORDS), min_size=1, max_size=4))
+def test_what_comes_back_is_folded_again_and_means_the_same(texts: list[tuple[str, str]]) -> None:
+    pastes = Pastes()
+    line = "".join([pastes.paste(text) + words for text, words in texts])
+    whole = pastes.expand(line)
+    assert pastes.expand(pastes.fold(whole)) == whole
+    assert any(label in pastes.fold(whole) for label in labels(pastes, line))
+
+
 def labels(pastes: Pastes, line: str) -> list[str]:
     return [line[begin:end] for begin, end in pastes.spans(line)]
 
@@ -94,8 +103,6 @@ def test_a_label_is_found_where_it_stands() -> None:
         (2, len(line)),
         (len(line) + 1, len(line) + 1 + len(label)),
     ]
-    assert pastes.label_before(line) == len(label)
-    assert pastes.label_before(f"{line} ") == pastes.label_before(line[:-1]) == 0
 
 
 @given(st.data())

@@ -1,6 +1,7 @@
 """Choosing a session: by the arrows, by words, or not at all."""
 
 import pytest
+from msgspec.structs import replace
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
@@ -61,3 +62,11 @@ def test_the_list_fits_and_steers_nothing(columns: int) -> None:
     assert all(len(line) <= columns for line in lines)
     assert not any("\x1b" in line for line in lines)
     assert any("at work" in line for line in lines) or columns < 40
+
+
+def test_a_session_of_somebody_elses_is_shown_and_found_by_whose_it_is() -> None:
+    theirs = replace(_session("agent:main:telegram:dm:7", preview="hi"), owner="telegram:7")
+    picker = Picker((*KNOWN, theirs), Style(False), 60.0)
+    assert picker.lines(80, 10)[-2].endswith("· telegram · 7")
+    picker.type("telegram:7")
+    assert picker.found() == [theirs]

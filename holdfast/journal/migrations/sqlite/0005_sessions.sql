@@ -10,3 +10,4 @@ ALTER TABLE sessions ADD COLUMN updated_at REAL NOT NULL DEFAULT 0;  -- when it 
 ALTER TABLE sessions ADD COLUMN changed_at REAL NOT NULL DEFAULT 0;  -- when the journal last took something in
 
 CREATE INDEX sessions_listed ON sessions (owner, updated_at) WHERE listed = 1;
+CREATE INDEX sessions_latest ON sessions (updated_at) WHERE listed = 1;  -- everybody's
