@@ -344,6 +344,7 @@ class CommandDone(Value):
     run_id: RunId | None = None  # the run that reads words of the command
     undone: str | None = None  # the words that were taken back
     owner: Owner = OPERATOR  # whose session it is
+    refused: bool = False  # words of the command: `output` says why nobody will read them
 
 
 class ChannelState(Value):

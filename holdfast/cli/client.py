@@ -185,12 +185,14 @@ class Client(Library):
 
     async def stop(self, run_id: str) -> Sequence[str]:
         """Ask for the run's end; its words, if it had not begun. Raises `NotFound` if it has ended."""
-        return (await self._ask("POST", _path(run_id) + "/stop?unread=true", _Stopped)).unread
+        return await self._stop(f"{_path(run_id)}/stop?unread=true")
 
     async def take_back(self, run_id: str) -> Sequence[str]:
         """The same of a run that waits. Raises `TooLate` if it has begun."""
-        path = _path(run_id) + "/stop?unread=true&unless_begun=true"
-        return (await self._ask("POST", path, _Stopped)).unread
+        return await self._stop(f"{_path(run_id)}/stop?unread=true&unless_begun=true")
+
+    async def _stop(self, path: str) -> Sequence[str]:
+        return (await self._ask("POST", path, _Stopped, headers=_named(""))).unread
 
     async def approvals(self, *runs: str) -> tuple[Approval, ...]:
         """What waits for an approval, oldest first; `runs` go on here if nobody owns the home."""

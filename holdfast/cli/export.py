@@ -64,7 +64,7 @@ def decode(content: bytes) -> Exported | None:
     """The session that a file holds; None if it is no export of ours, or of a later version."""
     try:
         found = msgspec.json.decode(content, type=Exported)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.object == KIND and found.version == VERSION else None
 

@@ -97,7 +97,7 @@ def _files(path: Path) -> list[Path]:
         file
         for directory in below
         for file in sorted((*directory.glob("session_*.json"), *directory.glob("*.jsonl")))
-        if file.name not in _NOT_SESSIONS
+        if file.name not in _NOT_SESSIONS and file.is_file()
     ]
     return databases + written
 
@@ -145,7 +145,7 @@ def _written(path: Path) -> Iterator[Old]:
     """The sessions in a file: a snapshot, an export, or one message a line."""
     content = path.read_bytes()
     if path.suffix == ".json":
-        yield _old(_mapping(msgspec.json.decode(content)), (), 0)
+        yield _old(_mapping(_decoded(content)), (), 0)
         return
     meta: dict[str, Any] = {"id": path.stem}
     messages: list[Row] = []
@@ -154,7 +154,7 @@ def _written(path: Path) -> Iterator[Old]:
         if not line.strip():
             continue
         try:
-            row = _mapping(msgspec.json.decode(line))
+            row = _mapping(_decoded(line))
         except msgspec.DecodeError:
             damaged += 1
             continue
@@ -165,6 +165,13 @@ def _written(path: Path) -> Iterator[Old]:
         else:
             messages.append(row)
     yield _old(meta, messages, damaged)
+
+
+def _decoded(content: str | bytes) -> object:
+    try:
+        return msgspec.json.decode(content)
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -210,8 +217,8 @@ def _time(given: object) -> float:
     """When; 0 if that cannot be known."""
     if isinstance(given, str):
         try:
-            return datetime.fromisoformat(given).timestamp()
-        except (ValueError, OverflowError):
+            given = datetime.fromisoformat(given).timestamp()
+        except (ValueError, OverflowError, OSError):
             return 0.0
     sane = isinstance(given, float | int) and 0 < given < 32_503_680_000  # the year 3000
     return float(given) if sane and isinstance(given, float | int) else 0.0
@@ -243,7 +250,7 @@ def _text(content: object) -> tuple[str, int]:
     """The words of a message; what is not words is named."""
     if isinstance(content, str) and content.startswith(_PACKED):
         try:
-            content = msgspec.json.decode(content.partition(":")[2])
+            content = _decoded(content.partition(":")[2])
         except msgspec.DecodeError:
             return "", 1
     match content:
@@ -279,7 +286,7 @@ def _calls(given: object) -> tuple[tuple[Called, ...], int]:
     """The calls of a message, and how many make no sense."""
     if isinstance(given, str | bytes):
         try:
-            given = msgspec.json.decode(given) if given.strip() else None
+            given = _decoded(given) if given.strip() else None
         except msgspec.DecodeError:
             return (), 1
     if not given:
@@ -300,5 +307,8 @@ def _call(given: object) -> Called | None:
         case _:
             return None
     if not isinstance(arguments, str):
-        arguments = msgspec.json.encode(arguments).decode()
+        try:
+            arguments = msgspec.json.encode(arguments).decode()
+        except RecursionError:
+            return None
     return Called(call_id, Function(name, arguments))

@@ -1,8 +1,8 @@
 """`holdfast sessions import`: sessions from elsewhere, each as a session here; again does no harm.
 
 One that is here already stays as it is. One that cannot be brought in keeps none of the others
-out. A workspace comes along where it is one here, and no more than a run should touch; else the
-session works in a directory of its own.
+out. A workspace comes along where it is one here, and one that nobody would have to insist on;
+else the session works in a directory of its own.
 """
 
 import sys
@@ -14,15 +14,13 @@ import anyio.to_thread
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.cli import export, hermes
+from holdfast.cli import export, hermes, workspace
 from holdfast.cli.client import Client, connect
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.hermes import Old, Unreadable
 from holdfast.cli.screen import ERASE, Plain, is_clever
 from holdfast.cli.wire import Exists
-from holdfast.cli.wire_sessions import Import
 from holdfast.config import Config
-from holdfast.core import workspace
 
 SILENT_S = 1.0  # before anybody is told how far it is
 EVERY_S = 5.0  # and then where a line cannot be written over
@@ -143,7 +141,8 @@ async def _one(
     what = one.session
     said: dict[str, object] = {"session_id": what.session_id, "status": "imported", "error": ""}
     try:
-        await client.import_session(replace(what, workspace=_workspace(config, what)))
+        where = workspace.unasked(config, what.workspace)
+        await client.import_session(replace(what, workspace=where))
     except Exists:
         tally.there += 1
         return said | {"status": "exists"}
@@ -155,19 +154,6 @@ async def _one(
     tally.imported += 1
     tally.damaged += one.damaged
     return said | {"messages": len(what.messages), "damaged": one.damaged}
-
-
-def _workspace(config: Config, what: Import) -> str:
-    """Where it worked, if it may work there."""
-    try:
-        path = Path(what.workspace).resolve(strict=True) if what.workspace else None
-    except (OSError, RuntimeError, ValueError):
-        return ""
-    if path is None or not path.is_dir() or path == config.user_home.resolve():
-        return ""
-    home = str(config.home.resolve())
-    touches_home = workspace.holds(str(path), home) or workspace.inside(str(path), home)
-    return "" if touches_home else str(path)
 
 
 def _now() -> float:

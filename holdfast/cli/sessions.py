@@ -25,6 +25,8 @@ from holdfast.cli.wire_sessions import Hit, SessionInfo
 from holdfast.config import Config
 from holdfast.core.workspace import inside
 
+SEARCHES = 20  # of some seconds each, until all has been looked through
+
 _ROOM = 90  # for a title, or first words
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _NO_MARK: dict[str, object] = {
@@ -83,11 +85,15 @@ def _listed(one: SessionInfo, mark: SessionObject | None, home: Path) -> str:
 async def _search(client: Client, args: argparse.Namespace) -> int:
     words = " ".join(args.words).encode(errors="replace").decode()
     found = await client.search(words, args.limit)
-    while not found.complete:  # each time it gets further
+    for _ in range(SEARCHES):  # each time it gets further
+        if found.complete:
+            break
         Plain().note("… there is more to look through than is indexed yet; going on")
         found = await client.search(words, args.limit)
     for hit in found.data:
         print(msgspec.json.encode(hit).decode() if args.json else _shown_hit(hit))
+    if not found.complete:
+        raise Exit(Code.TRY_AGAIN, "not all sessions have been looked at yet: search again")
     if not found.data:
         raise Exit(Code.FAILED, f"nothing was found of: {_harmless(words)}")
     return Code.OK

@@ -228,6 +228,7 @@ class Commanded(msgspec.Struct, frozen=True):
     run_id: str | None = None  # the run that reads words of the command
     undone: str | None = None  # the words that were taken back
     owner: str = ""  # whose session it is; empty: the operator's own
+    refused: bool = False  # the words of the command: nobody will read them
 
 
 class CommandInfo(msgspec.Struct, frozen=True):

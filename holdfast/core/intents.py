@@ -106,6 +106,7 @@ class Stop(Value):
     run_id: RunId
     reason: str
     unless_begun: bool = False  # take it back, if it only waits for its turn
+    came: Came | None = None  # what the same request is known by, if it comes again
 
 
 class Steer(Value):

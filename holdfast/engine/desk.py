@@ -138,11 +138,14 @@ class Seat:
         self._busy: Mode | None = None
         self._run_id: RunId | None = None
         self._undone: str | None = None
+        self._refused = False
 
     def done(self, output: str) -> CommandDone:
         """What came of the command."""
         busy, begun, undone = self._busy, self._run_id, self._undone
-        return CommandDone(output, self._session_id, busy, begun, undone, self._owner)
+        return CommandDone(
+            output, self._session_id, busy, begun, undone, self._owner, self._refused
+        )
 
     async def status(self) -> ChatStatus:
         """How things stand."""
@@ -161,6 +164,13 @@ class Seat:
 
     async def say(self, text: str, mode: Mode | None) -> None:
         """Words for the agent: the answer to what it asks, as in a chat, else as the mode says."""
+        try:
+            await self._say(text, mode)
+        except Refused:
+            self._refused = True
+            raise
+
+    async def _say(self, text: str, mode: Mode | None) -> None:
         if (asked := await self._here.question()) is not None:
             self._run_id, call_id = asked
             told = Steer(self._by, self._run_id, text, call_id, self._came)

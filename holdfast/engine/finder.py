@@ -2,11 +2,13 @@
 
 The index is caught up when somebody asks, the latest changes first, a few sessions at a time and
 never on the loop. That may take longer than anybody waits: then the answer says that it is not
-complete, what was taken in stays, and the next one who asks goes on from there. So nobody has
-to keep the index while nobody searches, and a home full of sessions is no reason to hang.
+complete, what was taken in stays, at least one session each time, and the next one who asks goes
+on from there. So nobody has to keep the index while nobody searches, and a home full of sessions
+is no reason to hang.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -14,6 +16,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
+from holdfast.core.events import Record
 from holdfast.core.intents import Principal
 from holdfast.core.types import Owner, Value
 from holdfast.engine.clock import Clock
@@ -21,7 +24,7 @@ from holdfast.engine.keeper import check_admin
 from holdfast.errors import JournalUnavailable
 from holdfast.journal import search
 from holdfast.journal.journal import Journal, SessionRow
-from holdfast.journal.search import Damaged, Hit, Index, Place
+from holdfast.journal.search import Behind, Damaged, Hit, Index, Place
 
 log = logging.getLogger(__name__)
 
@@ -68,25 +71,41 @@ class Finder:
     async def _search(self, owner: Owner, words: str, limit: int) -> Found:
         try:
             await _in_thread(self._index.open)
-            with anyio.move_on_after(self._catch_up_s) as waiting:
-                await self._catch_up(owner)
+            complete = await self._catch_up(owner, anyio.current_time() + self._catch_up_s)
             now = self._clock.now()
             hits = await _in_thread(lambda: self._index.search(owner, words, limit, now))
-            return Found(hits, complete=not waiting.cancelled_caught)
+            return Found(hits, complete)
         finally:
             with anyio.CancelScope(shield=True):
                 await _in_thread(self._index.close)
 
-    async def _catch_up(self, owner: Owner) -> None:
+    async def _catch_up(self, owner: Owner, until: float) -> bool:
+        """Take in what is new; whether that was all."""
         known = await _in_thread(lambda: self._index.caught_up(owner))
         rows = await self._journal.changed_sessions(owner, known - SLACK_S)
         behind = await _in_thread(lambda: self._index.behind([_place(row) for row in rows]))
         for at in range(0, len(behind), BATCH):
             some = behind[at : at + BATCH]
-            facts = [await self._journal.facts(b.place.stream, search.FACTS, ()) for b in some]
-            await _in_thread(partial(self._index.take, list(zip(some, facts, strict=True))))
+            read = await self._read(some, until, first=not at)
+            await _in_thread(partial(self._index.take, read))
+            if len(read) < len(some):
+                return False
         if rows and rows[0].changed_at > known:
             await _in_thread(lambda: self._index.catch_up(owner, rows[0].changed_at))
+        return True
+
+    async def _read(
+        self, some: Sequence[Behind], until: float, *, first: bool
+    ) -> list[tuple[Behind, Sequence[Record]]]:
+        """What is new in them, as far as there is time; of the first of all, in any case."""
+        read: list[tuple[Behind, Sequence[Record]]] = []
+        for one in some:
+            with anyio.CancelScope(deadline=until if read or not first else math.inf) as reading:
+                facts = await self._journal.facts(one.place.stream, search.FACTS, ())
+            if reading.cancelled_caught:
+                break
+            read.append((one, facts))
+        return read
 
 
 def _place(row: SessionRow) -> Place:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, assert_never, overload
 
 import anyio
@@ -31,7 +30,6 @@ from holdfast.core.approval import (
 from holdfast.core.chats import UpdateTaken
 from holdfast.core.child import ChildEnded
 from holdfast.core.events import Record
-from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.intents import (
     Answer,
     Answered,
@@ -48,7 +46,7 @@ from holdfast.core.intents import (
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import RunQueued, RunRequeued, StopAsked
-from holdfast.core.types import OPERATOR, Fact, InputId, RunId, SessionKey, Value
+from holdfast.core.types import OPERATOR, RunId, SessionKey, Value
 from holdfast.engine import dialogue, drain, timers
 from holdfast.engine.calls import Calls
 from holdfast.engine.children import Children
@@ -65,12 +63,14 @@ from holdfast.engine.messenger import Chatting, Messenger, split
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.permits import Audit, Permits, Policy
 from holdfast.engine.processes import Processes
-from holdfast.engine.reads import Reads, no_such_run
+from holdfast.engine.reads import Reads
 from holdfast.engine.recover import Recovery
 from holdfast.engine.runner import Runner
 from holdfast.engine.search import Search
 from holdfast.engine.sessions import Held, Sessions
 from holdfast.engine.standing import Reporter, StandingRules
+from holdfast.engine.steering import Steering
+from holdfast.engine.stops import Stops
 from holdfast.errors import JournalUnavailable, Refused, ToolFailed
 from holdfast.gateway import Health
 from holdfast.journal.audit import Entry
@@ -139,15 +139,15 @@ class Service(Reads):
         self._processes = Processes(sessions, parts.clock, parts.hands, tasks, parts.model_name)
         defaults = Defaults(parts.model_name, parts.home, parts.workspace_roots)
         self._intake = Intake(parts.journal, sessions, parts.clock, parts.limits, defaults)
-        self.library = Library(
-            parts.journal, sessions, parts.model_name, self._intake.workspace
-        )
+        self.library = Library(parts.journal, sessions, parts.model_name, self._intake.workspace)
         self._coordinator = Coordinator(
             tasks, self._runner().drive, self._broken, self._orphaned, parts.limits.running
         )
         self._recovery = Recovery(
             parts.journal, sessions, self._coordinator, parts.clock, parts.on_start, self._notice
         )
+        self._stops = Stops(sessions, parts.journal, self._unfinished)
+        self._steering = Steering(sessions, parts.journal, self._unfinished)
         self._search = Search(sessions, parts.clock, parts.on_start)
         self.keeper = Keeper(parts.journal, sessions, self._search, parts.audit)
         need, model = self._recovery.need, parts.model_name
@@ -387,9 +387,9 @@ class Service(Reads):
                             await self._needed(intent.by, key)
                         return await self._intake.submit(intent, self._status)
                     case Stop():
-                        return await self._stop(intent)
+                        return await self._stops.stop(intent)
                     case Steer():
-                        return await self._steer(intent)
+                        return await self._steering.steer(intent)
                     case Answer():
                         return await self._answer(intent)
                     case _:
@@ -435,62 +435,6 @@ class Service(Reads):
             if self._posture is None
             else self._posture.note,
         )
-
-    async def _stop(self, intent: Stop) -> Stopping:
-        row = await self._unfinished(intent.by, intent.run_id)
-        async with self._sessions.hold(row) as held:
-            now = held.session.runs.get(intent.run_id) if held else None
-            if held is None or now is None:
-                raise no_such_run(intent.run_id, "It has ended.")
-            if intent.unless_begun and now.driven:
-                raise Refused("run_begun", f"Run {intent.run_id} has begun. Nothing changed.")
-            unread: tuple[str, ...] = ()
-            if not now.stop_reason:
-                if not now.driven:
-                    unread = tuple(held.session.inputs[i].admitted.text for i in now.unread)
-                facts = session.stop(held.session, intent.run_id, intent.reason)
-                await self._sessions.append(held, *facts).wait()
-        return Stopping(intent.run_id, unread)
-
-    async def _steer(self, intent: Steer) -> Steered:
-        try:
-            return await self._pass_on(intent)
-        except Refused as refused:
-            if refused.code in _NO_MORE and await self._came_before(intent):
-                return Steered(intent.run_id)
-            raise
-
-    async def _came_before(self, intent: Steer) -> bool:
-        came = intent.came
-        return came is not None and await self._journal.seen(came.channel, came.external_id)
-
-    async def _pass_on(self, intent: Steer) -> Steered:
-        try:
-            key = await self._unfinished(intent.by, intent.run_id)
-        except Refused as refused:
-            if refused.code == "run_ended":
-                raise _not_steerable(intent.run_id) from None
-            raise
-        async with self._sessions.hold(key) as held:
-            now = held.session.runs.get(intent.run_id) if held else None
-            if held is None or now is None or now.stop_reason:
-                raise _not_steerable(intent.run_id)
-            if await self._came_before(intent):
-                return Steered(intent.run_id)
-            said = InputAdmitted(
-                input_id=InputId(f"in_{token_hex(12)}"),
-                run_id=intent.run_id,
-                text=intent.text,
-                mode=Mode.STEER,
-                came=intent.came,
-            )
-            facts: tuple[Fact, ...] = (*session.go_on(held.session), said)
-            if (asked := words.question(now, intent.call_id)) is not None:
-                facts = words.answer(held.session, now.id, asked, said)
-            elif intent.call_id is not None:
-                raise Refused("question_not_waiting", "Nobody waits for that answer any more.")
-            await self._sessions.append(held, *facts).wait()
-        return Steered(intent.run_id)
 
     async def _answer(self, intent: Answer) -> Answered:
         try:
@@ -595,7 +539,10 @@ class Service(Reads):
             failed = run.RunFailed(
                 run_id=now.id, code="internal_error", error=text, usage=now.usage
             )
-            given_up, next_one = session.give_up(now, failed.code), words.passed_on(held.session, now)
+            given_up, next_one = (
+                session.give_up(now, failed.code),
+                words.passed_on(held.session, now),
+            )
             await self._sessions.append(held, *given_up, failed, *next_one).wait()
 
     def _orphaned(self, key: SessionKey) -> None:
@@ -620,16 +567,9 @@ _CONSEQUENTIAL = (
 )
 
 
-_NO_MORE = frozenset({"run_not_accepting_steer", "question_not_waiting"})
-
-
 async def _unsaid() -> None:
     """A terminal that embeds the engine has no state to tell."""
 
 
 def _over() -> Refused:
     return Refused("approval_not_active", "The run is over.")
-
-
-def _not_steerable(run_id: RunId) -> Refused:
-    return Refused("run_not_accepting_steer", f"Run {run_id} has ended or is being stopped.")

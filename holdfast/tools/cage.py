@@ -11,16 +11,18 @@ our own home cannot be written to there is no cage, and nothing can be learned: 
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
 import anyio
-from anyio.abc import Process
+from anyio.abc import ByteReceiveStream, Process
 
+from holdfast.core.types import Value
 from holdfast.tools import canary, view
 
 _VICTIM = "import sys; sys.stdin.read()"
@@ -176,6 +178,46 @@ async def open_cage(home: Path, user_home: Path) -> AsyncIterator[tuple[Cage, Pr
             with anyio.CancelScope(shield=True):
                 await alive(victim)
                 await victim.aclose()
+
+
+class Sent(Value):
+    """How the canary came back."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+async def send(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> Sent:
+    """Run the canary. Nothing of it is left, even if nobody waits for it any more.
+
+    What confines it is killed with all its group: bubblewrap's child waits for its parent's word
+    before it is told to die with it, and would wait for ever.
+    """
+    with ExitStack() as clean, anyio.CancelScope(shield=True):  # else only the parent is killed
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        clean.callback(os.close, nothing)
+        process = await anyio.open_process(
+            argv, stdin=nothing, env=env, pass_fds=pass_fds, start_new_session=True
+        )
+    said: dict[str, bytes] = {}
+
+    async def hear(name: str, stream: ByteReceiveStream | None) -> None:
+        if stream is not None:
+            said[name] = b"".join([chunk async for chunk in stream])
+
+    try:
+        async with anyio.create_task_group() as hearing:
+            hearing.start_soon(hear, "stdout", process.stdout)
+            hearing.start_soon(hear, "stderr", process.stderr)
+        return Sent(await process.wait(), **said)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
 
 
 async def alive(victim: Process) -> bool:

@@ -234,14 +234,7 @@ class Sandbox:
                 return str(unknown)
             try:
                 with anyio.fail_after(PROBE_S):
-                    done = await anyio.run_process(
-                        confined.argv,
-                        input=b"",
-                        check=False,
-                        env=confined.env,
-                        pass_fds=confined.pass_fds,
-                        start_new_session=True,
-                    )
+                    done = await cage.send(confined.argv, confined.env, confined.pass_fds)
             except OSError as error:
                 if error.errno in _SCARCE:
                     raise

@@ -105,6 +105,17 @@ async def test_words_of_a_command_that_answered_a_question_are_not_said_as_well(
     assert len((await it.get(f"/v1/runs?session_id={HERE}"))[1]["data"]) == 1
 
 
+async def test_words_of_a_command_that_nobody_will_read_are_told_from_other_refusals(
+    door: Door,
+) -> None:
+    nowhere = {"input": "/queue hello", "workspace": "/no/such/place"}
+    _, done = await door.give(nowhere)
+    assert done["refused"]
+    assert "not a directory" in done["output"]
+    for text in ("/undo", "/queue", "/stauts", "/status"):
+        assert not (await door.give({"input": text}))[1]["refused"]
+
+
 async def test_without_a_gateway_the_terminal_serves_the_commands_itself(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

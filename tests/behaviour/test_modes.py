@@ -1,6 +1,7 @@
 """Words while a run of the session is at work: the mode says what they do to it."""
 
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import anyio
@@ -115,6 +116,33 @@ async def test_what_waits_can_be_taken_back_until_it_has_begun(
     assert (await it.finished(first))["status"] == "completed"
     assert (await it.status(second))["status"] == "cancelled"
     assert _asked(model) == ["first"]
+
+
+async def test_a_stop_whose_answer_was_lost_tells_again_what_nobody_has_read(
+    it: GatewayProcess, model: ModelServer
+) -> None:
+    first = await _at_work(it, model, anyio.Event())
+    second = await it.run("second", session_id="s")
+    path, key = f"/v1/runs/{second}/stop?unread=true&unless_begun=true", {"Idempotency-Key": "k1"}
+    told: list[tuple[int, Any]] = []
+
+    async def take_back() -> None:
+        told.append(await it.post(path, None, key))
+
+    async with anyio.create_task_group() as again:
+        for _ in range(3):
+            again.start_soon(take_back)
+    for _ in range(2):
+        status, answer = await it.post(f"/v1/runs/{first}/stop?unread=true", None, key)
+        assert (status, answer["unread"]) == (200, [])
+        assert (await it.finished(first))["status"] == "cancelled"
+    await it.kill()
+    await it.start()
+    await take_back()
+    stopping = {"run_id": second, "status": "stopping", "unread": ["second"]}
+    assert told == [(200, stopping)] * 4
+    assert (await it.post(path))[0] == 404
+    assert (await it.post(path, None, {"Idempotency-Key": "k2"}))[0] == 404
 
 
 async def test_the_stream_of_a_session_tells_what_waits(

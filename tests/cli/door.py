@@ -145,14 +145,17 @@ class Door:
 
 
 @asynccontextmanager
-async def door(place: Place) -> AsyncIterator[Door]:
-    """A door to the home of `place` for the length of a block."""
+async def door(
+    place: Place, more: Callable[[web.Application], object] | None = None
+) -> AsyncIterator[Door]:
+    """A door to the home of `place` for the length of a block, with more routes if wanted."""
     it = Door()
+    app = it.app()
+    if more is not None:
+        more(app)
     socket = place.home / SOCKET
     socket.parent.mkdir(mode=0o700, parents=True)
-    runner = web.AppRunner(
-        it.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01
-    )
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()
     try:
         await web.UnixSite(runner, str(socket)).start()

@@ -134,6 +134,41 @@ def test_a_session_comes_with_its_name_its_times_its_place_and_all_that_was_said
     assert one.damaged == 0
 
 
+def test_what_is_nested_without_end_is_damage_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    below = tmp_path / "sessions"
+    below.mkdir()
+    (below / "session_a.json").write_text('{"messages": ' + deep)
+    lines = [
+        '{"role": "user", "content": ' + deep + "]" * 100_000 + "}",
+        '{"role": "user", "content": "hello"}',
+        json.dumps({"role": "user", "content": f"\x01json:{deep}"}),
+        json.dumps({"role": "assistant", "content": "hi", "tool_calls": deep}),
+    ]
+    (below / "b.jsonl").write_text("\n".join(lines))
+    one, unread = hermes.read(tmp_path)
+    assert isinstance(unread, Unreadable) and "nested too deeply" in str(unread)
+    assert isinstance(one, Old)
+    assert one.session.messages == (Said("user", "hello"), Said("assistant", "hi"))
+    assert one.damaged == 3
+
+
+@pytest.mark.parametrize("when", ["1969-12-31T23:00:00", "0001-01-01", "9999-12-31", -5, 1e300])
+def test_a_time_that_cannot_be_is_none(tmp_path: Path, when: object) -> None:
+    row = {"role": "user", "content": "hello", "timestamp": when}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    [one] = read(tmp_path)
+    assert (one.session.created_at, one.session.updated_at) == (0.0, 0.0)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    (tmp_path / "session_b.json").mkdir()
+    (tmp_path / "c.jsonl").write_text('{"role": "user", "content": "hello"}')
+    assert [one.session.session_id for one in read(tmp_path)] == ["hermes-c"]
+    assert hermes.count(tmp_path) == 1
+
+
 def test_a_database_of_the_first_version_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with database(path, AT_FIRST) as made:

@@ -10,7 +10,10 @@ from typing import Any
 
 import anyio
 import pytest
+from aiohttp import web
 
+from tests.cli import Place
+from tests.cli.door import door
 from tests.cli.test_hermes import CALL, database
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import Wait, serve, stream, token
@@ -98,6 +101,24 @@ async def test_what_was_said_is_found_and_nothing_found_is_no_success(tmp_path: 
         assert nothing.returncode == 1
         assert b"nothing was found" in nothing.stderr
         assert (await _say(it, "search")).returncode == 2
+
+
+async def test_a_search_that_does_not_come_to_an_end_shows_what_it_found_and_says_so(
+    tmp_path: Path,
+) -> None:
+    place, asked = Place(tmp_path), list[str]()
+
+    async def search(request: web.Request) -> web.Response:
+        asked.append(request.query["q"])
+        hit = {"session_id": "s1", "title": "", "role": "user", "at": 0.0, "snippet": "⟦heron⟧"}
+        return web.json_response({"data": [hit], "complete": False})
+
+    async with door(place, lambda app: app.router.add_get("/v1/operator/search", search)):
+        done = await place.holdfast("sessions", "search", "heron")
+    assert done.code == 75
+    assert "s1" in done.out
+    assert "not all sessions have been looked at yet" in done.err
+    assert asked == ["heron"] * len(asked)
 
 
 async def test_a_session_is_shown_whole_by_the_beginning_of_its_id(tmp_path: Path) -> None:

@@ -129,10 +129,12 @@ class Screen:
 
     async def close(self) -> None:
         """Whatever it shows: nothing of it is left afterwards."""
-        if not self.is_over:
-            await self.kill()
         server = int(await self.tmux("display", "-p", "#{pid}"))
-        await self.tmux("kill-server")
+        try:
+            if not self.is_over:
+                await self.kill()
+        finally:
+            await self.tmux("kill-server")
         with anyio.fail_after(5), suppress(ProcessLookupError):
             while True:
                 os.kill(server, 0)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from holdfast.core import images
 from holdfast.core.inbox import Came, Mode
-from holdfast.core.intents import Principal, RequestKey, Steer, Submit
+from holdfast.core.intents import Principal, RequestKey, Steer, Stop, Submit
 from holdfast.core.messages import Assistant, Image, Message, System, User
 from holdfast.core.types import CallId, Owner, RunId, SessionId
 from holdfast.errors import Refused
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.:@+=~-]{1,255}")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_STEER = "/steer"  # where words for live runs are known by their keys; no channel has that name
+_STEER, _STOP = "/steer", "/stop"  # where such are known by their keys: no channels' names
 _OWNER = "X-Holdfast-Owner"  # whose the session is, at the only door that has everybody's
 _TEXTS = frozenset({"text", "input_text", "output_text"})
 _PICTURES = frozenset({"image_url", "input_image"})
@@ -214,6 +214,14 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
         late=body.late is not None,
         mode=body.mode,
     )
+
+
+def stop_of(request: web.Request, by: Principal, of_run: RunId) -> Stop:
+    """The end of a run that a request asks for; again under its key, it is the same one."""
+    unless_begun, key = request.query.get("unless_begun", "") == "true", None
+    if (given := request.headers.get("Idempotency-Key")) is not None:
+        key = Came(channel=_STOP, external_id=f"{of_run} {_key(given)}")
+    return Stop(by, of_run, "Stop requested via API", unless_begun, key)
 
 
 def steer_of(body: SteerRequest, by: Principal, of_run: RunId, key: str | None) -> Steer:

@@ -175,7 +175,12 @@ def _run_paths() -> dict[str, Any]:
         "/v1/runs/{run_id}": {"get": _operation("A run's status", RunObject, parameters=run)},
         "/v1/runs/{run_id}/events": {"get": _run_events()},
         "/v1/runs/{run_id}/stop": {
-            "post": _operation("Stop a run", Started, parameters=run, errors=(503,))
+            "post": _operation(
+                "Stop a run",
+                Started,
+                parameters=[*run, _header("Idempotency-Key")],
+                errors=(503,),
+            )
         },
         "/v1/runs/{run_id}/steer": {
             "post": _operation(

@@ -14,7 +14,7 @@ from holdfast.channels.http.door import json_response
 from holdfast.channels.http.openapi import document
 from holdfast.channels.http.stream import stream_events
 from holdfast.core.approval import Choice
-from holdfast.core.intents import Answer, Principal, Stop
+from holdfast.core.intents import Answer, Principal
 from holdfast.core.run import Status
 from holdfast.core.types import RequestId, RunId
 from holdfast.errors import Refused
@@ -126,9 +126,7 @@ class Routes:
 
     async def stop(self, request: web.Request) -> web.Response:
         run_id = bodies.run_id(request)
-        unless_begun = request.query.get("unless_begun", "") == "true"
-        intent = Stop(self._by, run_id, "Stop requested via API", unless_begun)
-        unread = (await self._gateway.send(intent)).unread
+        unread = (await self._gateway.send(bodies.stop_of(request, self._by, run_id))).unread
         wanted = request.query.get("unread", "") == "true"
         told = {"unread": unread} if wanted else {}
         return json_response({"run_id": run_id, "status": "stopping", **told})

@@ -1,5 +1,7 @@
 """What one can do at the terminal. Keys become these, and the talk carries them out, in order."""
 
+from secrets import token_hex
+
 import anyio
 
 from holdfast.cli.wire import Approval, Question
@@ -10,12 +12,14 @@ from holdfast.core.types import Value
 class Say:
     """Words, as they stand in the input line; labels stand for what was pasted.
 
-    `arrived` is set once it is known what has become of them: a run, or nothing.
+    `arrived` is set once it is known what has become of them: a run, or nothing. Where that is
+    not known, since the answer was lost, they are said again under the same `key`.
     """
 
     def __init__(self, text: str, mode: Mode) -> None:
         self.text = text
         self.mode = mode
+        self.key = token_hex(16)
         self.run_id = ""  # of the run that reads them
         self.arrived = anyio.Event()
 

@@ -14,7 +14,7 @@ from holdfast.cli import export, saving
 from holdfast.cli.client import Client
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.tui import keys
-from holdfast.cli.tui.actions import Unfold
+from holdfast.cli.tui.actions import Say, Unfold
 from holdfast.cli.tui.completion import InputCompleter
 from holdfast.cli.tui.style import cut
 from holdfast.cli.tui.ui import Ui
@@ -54,8 +54,9 @@ def move(ui: Ui, workspace: Path) -> None:
         ui.buffer.completer.workspace = workspace
 
 
-async def obey(talk: Talk, text: str) -> bool:
+async def obey(talk: Talk, said: Say) -> bool:
     """Do what a command asks for; False: these are words for the agent."""
+    text = said.text
     call = parse.read(text.strip())
     if call is None:
         return False
@@ -64,8 +65,12 @@ async def obey(talk: Talk, text: str) -> bool:
         return True
     ui = talk.ui
     words = ui.pastes.expand(text).strip()
-    done = await talk.client.command(talk.session_id, words, ui.mode.value, talk.workspace)
+    done = await talk.client.command(
+        talk.session_id, words, ui.mode.value, talk.workspace, said.key
+    )
     ui.print([*ui.view.words(text), *ui.view.answer(done.output)])
+    if done.refused:
+        ui.give_back(text)
     if done.busy:
         ui.mode = Mode(done.busy)
     if call.name == "model":

@@ -91,6 +91,8 @@ async def _hear_signals(ui: Ui) -> None:
     wanted = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with anyio.open_signal_receiver(*wanted) as signals:
         async for heard in signals:
+            if not ui.app.is_running:  # not yet, or on the way down: at once, then
+                os._exit(Code.INTERRUPTED)
             if heard is signal.SIGINT:
                 ui.interrupt()
             else:

@@ -271,19 +271,23 @@ class Talk:
             if isinstance(action, Say):
                 await self._say(action)
             else:
-                async with self._telling(partial(self.ui.give_back, action.text)):
+                async with self._telling(partial(self._give_back, action)):
                     await self._asking.reply(action)
 
     async def _say(self, said: Say) -> None:
         try:
-            async with self._telling(partial(self.ui.give_back, said.text)):
-                if not await orders.obey(self, said.text):
+            async with self._telling(partial(self._give_back, said)):
+                if not await orders.obey(self, said):
                     await self._submit(said)
         finally:
             said.arrived.set()
             if said in self.ui.sending:
                 self.ui.sending.remove(said)
             self.ui.app.invalidate()
+
+    def _give_back(self, said: Say | Reply, why: Exit) -> None:
+        lost = why.code is Code.TRY_AGAIN  # the answer, perhaps, and not the words
+        self.ui.give_back(said.text, said if lost and isinstance(said, Say) else None)
 
     async def _submit(self, said: Say) -> None:
         """Hand in words. They are ours no longer when this returns."""
@@ -298,7 +302,7 @@ class Talk:
             mode=said.mode.value,
         )
         try:
-            said.run_id = await self.client.submit(submission)
+            said.run_id = await self.client.submit(submission, said.key)
         except WorkspaceFixed:
             if self._wish.insists:
                 raise
@@ -359,14 +363,17 @@ class Talk:
             self.ui.print(past.unfolded(self.view, said))
 
     @asynccontextmanager
-    async def _telling(self, otherwise: Callable[[], None] | None = None) -> AsyncIterator[None]:
+    async def _telling(
+        self, otherwise: Callable[[Exit], None] | None = None
+    ) -> AsyncIterator[None]:
         """Whatever fails in the block is told, and the conversation goes on."""
         try:
             yield
         except* Exit as group:
-            self.ui.print([self.ui.style.bad(f"holdfast: {sole(group)}")])
-            if otherwise is not None:
-                otherwise()
+            why = sole(group)
+            self.ui.print([self.ui.style.bad(f"holdfast: {why}")])
+            if otherwise is not None and isinstance(why, Exit):
+                otherwise(why)
 
     def farewell(self) -> list[str]:
         """What becomes of what goes on, and how to come back."""

@@ -81,6 +81,7 @@ class Ui:
         self._at_gap = True  # the last line above is empty, or there is none
         self._tick = 0
         self._before = ""  # what stood in the input line before the key
+        self._unsure: Say | None = None  # words that came back and may have been accepted
         self.buffer = Buffer(
             multiline=True,
             completer=completer,
@@ -127,9 +128,12 @@ class Ui:
             return self._do(Reply(self._asked, text))
         if not text.strip():
             return None
+        said, before, self._unsure = Say(text, self.mode), self._unsure, None
+        if before is not None and (before.text, before.mode) == (text, self.mode):
+            said.key = before.key
         self.buffer.reset(append_to_history=True)
         self._hint = ""
-        return self.say(Say(text, self.mode))
+        return self.say(said)
 
     def say(self, said: Say) -> None:
         """Send words on their way."""
@@ -187,9 +191,12 @@ class Ui:
         self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
         self.hint(f"words typed while it works: {_MEANS[self.mode]}")
 
-    def give_back(self, text: str) -> None:
-        """Words that come back into the input line, before what is typed there."""
-        text = self.pastes.fold(text)
+    def give_back(self, text: str, unsure: Say | None = None) -> None:
+        """Words that come back into the input line, before what is typed there.
+
+        `unsure`: they may have been accepted. As long as nobody edits them, they are the same.
+        """
+        text, self._unsure = self.pastes.fold(text), unsure
         if self._asked is not None:  # there it would be an answer
             self._draft = f"{text}\n{self._draft}" if self._draft.strip() else text
             return
@@ -222,6 +229,8 @@ class Ui:
 
     def _typed(self, _: object) -> None:
         self._hint = ""  # it has been read
+        if self._unsure is not None and self._unsure.text != self.buffer.text:
+            self._unsure = None
         if self.buffer.text:
             self._halted_at = -AGAIN_S  # whoever goes on typing does not leave
 

@@ -227,7 +227,7 @@ def judge(play: Play, desk: Desk, requests: Sequence[Seen], events: Sequence[Eve
         *_unread(play, desk, requests),
         *_out_of_order(play, desk, requests[-1]),
         *_stopped_by_mistake(play, events),
-        *_not_shown(play, desk, events),
+        *_not_shown(desk, events),
     ]
 
 
@@ -290,12 +290,14 @@ def _stopped_by_mistake(play: Play, events: Sequence[Event]) -> Iterator[str]:
         yield f"{superseded} runs made way"
 
 
-def _not_shown(play: Play, desk: Desk, events: Sequence[Event]) -> Iterator[str]:
-    unfolded = desk.paper.printed.replace("\r\n  ", "")
-    for words in play.said:
-        if words.mark not in unfolded:
-            yield f"{words.mark} is not on the screen"
+def _not_shown(desk: Desk, events: Sequence[Event]) -> Iterator[str]:
+    """Of much that was said at once only the beginning is shown."""
     begun = {e.run_id for e in events if e.event == "run.started"}
+    unfolded = desk.paper.printed.replace("\r\n  ", "")
+    for event in events:
+        first = re.search(r"word\d+\.", event.input) if event.run_id in begun else None
+        if first is not None and first[0] not in unfolded:
+            yield f"{first[0]} is not on the screen"
     ended = [e for e in events if e.event == "run.cancelled" and e.run_id in begun]
     for how, wanted in (
         ("■ interrupted by your next words", sum(e.reason == "superseded" for e in ended)),
