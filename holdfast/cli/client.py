@@ -18,10 +18,10 @@ from urllib.parse import quote
 import aiohttp
 import anyio
 import msgspec
-from anyio.abc import TaskGroup, TaskStatus
 
-from holdfast.app import LINGER_S, embedded
+from holdfast.app import LINGER_S
 from holdfast.cli.exits import Code, Exit
+from holdfast.cli.host import Host
 from holdfast.cli.library import OWNER, Library
 from holdfast.cli.wire import (
     TERMINAL,
@@ -55,7 +55,7 @@ from holdfast.cli.wire import (
 )
 from holdfast.config import Config
 from holdfast.core.types import RunId
-from holdfast.lock import SOCKET, Lock, take_lock
+from holdfast.lock import SOCKET, take_lock
 
 PATIENCE_S = 10.0
 POLL_S = 0.1
@@ -81,7 +81,7 @@ async def connect(
     An engine of our own lets runs finish for `linger_s` at the end.
     """
     async with anyio.create_task_group() as tasks:
-        host = _Host(config, tasks, linger_s)
+        host = Host(config, tasks, linger_s)
         connector = aiohttp.UnixConnector(str(config.home / SOCKET), limit=0)
         try:
             async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
@@ -92,60 +92,8 @@ async def connect(
                 await host.stop()
 
 
-class _Host:
-    """The engine inside this process, if it comes to that: a task of its own holds it."""
-
-    def __init__(self, config: Config, tasks: TaskGroup, linger_s: float) -> None:
-        self._config = config
-        self._tasks = tasks
-        self._linger_s = linger_s
-        self._leaving = anyio.Event()
-        self._ended: anyio.Event | None = None
-
-    @property
-    def serves(self) -> bool:
-        """Whether there is one, at this moment."""
-        return self._ended is not None and not self._ended.is_set()
-
-    async def start(self, lock: Lock, only: frozenset[RunId]) -> None:
-        """Embed the engine for `only` these runs and new ones; returns when it serves."""
-        self._ended = anyio.Event()
-        await self._tasks.start(self._embed, lock, only, self._ended)
-
-    async def stop(self) -> None:
-        """End it, if there is one; what it was doing stays resumable."""
-        self._leaving.set()
-        if self._ended is not None:
-            await self._ended.wait()
-        self._leaving = anyio.Event()
-
-    async def _embed(
-        self,
-        lock: Lock,
-        only: frozenset[RunId],
-        ended: anyio.Event,
-        *,
-        task_status: TaskStatus[None],
-    ) -> None:
-        try:
-            async with (
-                embedded(self._config, lock, only, self._linger_s) as wanted,
-                anyio.create_task_group() as either,
-            ):
-                task_status.started()
-                for end in (self._leaving, wanted):
-                    either.start_soon(_cancel_after, end, either.cancel_scope)
-        finally:
-            ended.set()
-
-
 class _Stopped(msgspec.Struct, frozen=True):
     unread: tuple[str, ...] = ()
-
-
-async def _cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 class Client(Library):
@@ -153,7 +101,7 @@ class Client(Library):
 
     config: Config
     http: aiohttp.ClientSession
-    host: _Host
+    host: Host
     say: Callable[[str], None]
     patience_s: float
     owner: str = ""  # whose sessions are meant; empty: the operator's own
