@@ -9,7 +9,7 @@
 BIN := .venv/bin
 PY := $(BIN)/python
 RESULTS := .build/promises.json
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST_ARGS ?=
 STRICT := $(if $(filter --strict-skips,$(PYTEST_ARGS)),--strict)
 

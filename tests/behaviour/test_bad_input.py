@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 
 MB = 1 << 20
 REQUESTS = int(os.environ.get("HOLDFAST_FUZZ_REQUESTS", "10000"))
+EXAMPLES = os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "7")  # of schemathesis, for each route
 SEED = int(os.environ.get("HOLDFAST_FUZZ_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 
 
@@ -396,7 +397,7 @@ async def test_schemathesis_finds_nothing_the_document_does_not_say(tmp_path: Pa
     async with gateway(tmp_path) as it:
         command = [
             *(sys.executable, "-m", "schemathesis.cli", "run", it.url + "/openapi.json"),
-            *("--header", f"Authorization: Bearer {KEY}", "--max-examples", "15"),
+            *("--header", f"Authorization: Bearer {KEY}", "--max-examples", EXAMPLES),
             *("--phases", "examples,coverage,fuzzing", "--seed", str(SEED), "--no-color"),
             *("--request-timeout", "5", "--generation-database", "none", "--warnings", "off"),
             *("--checks", _CHECKS),

@@ -385,7 +385,11 @@ async def up(place: Place) -> AsyncIterator[Callable[[int], Awaitable[set[int]]]
 
 
 def name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    """What it is called; nothing, if it has ended since it was found: podman's helpers come and go."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 async def all_gone(pids: set[int], within_s: float) -> None:
