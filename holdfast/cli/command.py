@@ -18,6 +18,7 @@ from typing import TextIO
 from holdfast import __version__
 from holdfast.cli import about, chat_commands, first_run, session_commands
 from holdfast.cli.exits import Code, Exit, sole
+from holdfast.cli.first_run import described
 
 _EPILOG = """\
 Without a command: a conversation, or one run if the words come through a pipe.
@@ -115,9 +116,7 @@ def parser() -> argparse.ArgumentParser:
     _add_run(run, unsaid)
     _add_gateway(commands)
     first_run.add(commands)
-    runs = _described(
-        commands, "runs", "list the latest runs, or follow one to its end", about.RUNS
-    )
+    runs = described(commands, "runs", "list the latest runs, or follow one to its end", about.RUNS)
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     runs.add_argument("--json", action="store_true", default=unsaid, help="for programs")
     runs.set_defaults(handler="holdfast.cli.runs", parser=runs)
@@ -131,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    audit = _described(
+    audit = described(
         commands, "audit", "who allowed what, and whether that is all of it", about.AUDIT
     )
     audit.add_argument("what", nargs="?", choices=["show", "verify"], default="show")
@@ -180,20 +179,6 @@ def _add_gateway(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     logs = add("logs", "gateway_unit", "what it has said in the background")
     logs.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="(default 50)")
     logs.add_argument("-f", "--follow", action="store_true", help="and what it says from now on")
-
-
-def _described(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    short: str,
-    text: str,
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=short,
-        description=text,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
 
 
 def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -250,7 +235,7 @@ def _add_approvals(commands: "argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _add_outbox(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    outbox = _described(
+    outbox = described(
         commands, "outbox", "messages to chats that are not sent; resend or drop one", about.OUTBOX
     )
     words = ["list", "show", "resend", "drop"]

@@ -90,22 +90,26 @@ class Ui:
             enable_history_search=False,
         )
         self.buffer.on_text_changed += self._typed
-        self.app: Application[None] = Application(
+        self.app = self._application(typed, output)
+        self._drawing = Drawing(self.app)
+        self.view = View(style, lambda: self.size.columns, wall_clock)
+
+    def _application(self, typed: Input | None, output: Output | None) -> Application[None]:
+        app: Application[None] = Application(
             layout=Layout(self._layout(), focused_element=self.buffer),
             key_bindings=keys.bindings(self),
-            color_depth=ColorDepth.DEPTH_4_BIT if style.colour else ColorDepth.DEPTH_1_BIT,
+            color_depth=ColorDepth.DEPTH_4_BIT if self.style.colour else ColorDepth.DEPTH_1_BIT,
             include_default_pygments_style=False,
             erase_when_done=True,
             input=typed,
             output=output,
         )
-        self._drawing = Drawing(self.app)
-        self.app.before_render += lambda _: self._print_now()
-        self.app.key_processor.before_key_press += self._before_key
-        self.app.key_processor.after_key_press += self._after_key
-        self.app.ttimeoutlen = 0.03
-        self.app.timeoutlen = 0.02  # Esc is Esc, and not Alt: what a terminal sends for that is one
-        self.view = View(style, lambda: self.size.columns, wall_clock)
+        app.before_render += lambda _: self._print_now()
+        app.key_processor.before_key_press += self._before_key
+        app.key_processor.after_key_press += self._after_key
+        app.ttimeoutlen = 0.03
+        app.timeoutlen = 0.02  # Esc is Esc, and not Alt: what a terminal sends for that is one
+        return app
 
     def begin_afresh(self) -> None:
         """Another session."""
