@@ -3,28 +3,40 @@
 
 .SILENT:
 .NOTPARALLEL:
-.PHONY: help setup run test check bench promises inventory diagrams lock clean
+unexport PYTHONDONTWRITEBYTECODE # what pytest compiles is kept for the next worker and the next run
+.PHONY: help setup run test suite rest compiled check shape bench promises inventory diagrams lock clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
 PY := $(BIN)/python
+CORE := .build/promises-core.json
 RESULTS := .build/promises.json
-WORKERS ?= 3
+PYTEST = $(PY) -m pytest -q -n $(WORKERS) --dist worksteal --promises-json=$(RESULTS) $(PYTEST_ARGS)
+WORKERS ?= 4
 PYTEST_ARGS ?=
-STRICT := $(if $(filter --strict-skips,$(PYTEST_ARGS)),--strict)
+STRICT := $(if $(filter --package-skips%,$(PYTEST_ARGS)),,$(filter --strict-skips,$(PYTEST_ARGS)))
 
 help: ## this list
 	sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
-run: setup ## talk to the agent, with whatever model there is; piped words work too
+run: .venv/.run ## talk to the agent, with the model it finds; input from a pipe works too
 	$(PY) -m compileall -q holdfast >&2
 	exec $(BIN)/holdfast
 
-test: check ## everything that must pass, then what it proves
-	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal --promises-json=$(RESULTS) $(PYTEST_ARGS)
-	$(PY) -m scripts.promises $(STRICT) $(RESULTS)
+test: check rest ## run every check and test, then show which promises they prove
 
-check: setup ## the fast loop: format, lint, types, imports, documents, the core with all its branches
+rest: compiled # what `check` has not run
+	$(PYTEST) --ignore=tests/core
+	$(PY) -m scripts.promises $(STRICT:--strict-skips=--strict) $(CORE) $(RESULTS)
+
+suite: compiled ## all the tests, without the checks
+	$(PYTEST)
+	$(PY) -m scripts.promises $(STRICT:--strict-skips=--strict) $(RESULTS)
+
+compiled: setup # once, and not in each of the processes that tests start
+	$(PY) -m compileall -q holdfast tests
+
+check: setup ## the fast loop: format, lint, types, imports, documents, the core with branch coverage
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
@@ -32,35 +44,44 @@ check: setup ## the fast loop: format, lint, types, imports, documents, the core
 	$(PY) -m scripts.state_machines --check
 	$(PY) -m scripts.registry_hosts
 	$(PY) -m scripts.inventory
-	$(BIN)/coverage run -m pytest -q tests/core
+	$(PY) -m scripts.shape --check
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n 2 --dist worksteal --promises-json=$(CORE) tests/core
+	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100 --show-missing --skip-covered
 
-bench: setup ## the figures, beside those of the bare path
+shape: setup ## files, lines and limits of the product; fails where a limit is passed
+	$(PY) -m scripts.shape
+
+bench: setup ## measure, beside the same figures of a bare server
 	$(PY) -m bench
 
 promises: setup ## promise → kept or owed → tests → passed, from the last `make test`
 	test -f $(RESULTS) || $(MAKE) test
-	$(PY) -m scripts.promises $(RESULTS)
+	$(PY) -m scripts.promises $(wildcard $(CORE)) $(RESULTS)
 
-inventory: setup ## list the tests anew; none may go without a reason
+inventory: setup ## update the list of tests; a removed test needs a reason
 	$(PY) -m scripts.inventory --write
 
-diagrams: setup ## draw docs/state-machines.md anew
+diagrams: setup ## redraw docs/state-machines.md
 	$(PY) -m scripts.state_machines
 
-setup: .venv/.stamp ## fill .venv with everything, pinned
+setup: .venv/.stamp ## install the development tools into .venv, pinned
 
-.venv/.stamp: pyproject.toml requirements.lock requirements-dev.lock scripts/setup.sh
-	sh scripts/setup.sh >&2 </dev/null
+.venv/.run: requirements.lock scripts/setup.sh
+	sh scripts/setup.sh run >&2 </dev/null
 	touch $@
 
-lock: ## choose versions anew (needs uv)
+.venv/.stamp: requirements.lock requirements-dev.lock scripts/setup.sh
+	sh scripts/setup.sh dev >&2 </dev/null
+	touch .venv/.run $@
+
+lock: ## update the pinned versions (needs uv)
 	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-header pyproject.toml -o requirements.lock
-	printf '%s\n' "$$(sed -n 's/^requires = \["\(hatchling.*\)"\]/\1/p' pyproject.toml)" editables | \
-	  uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-	  --no-header --extra dev --constraint requirements.lock pyproject.toml - -o requirements-dev.lock
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --no-header --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
 
-clean: ## take away what was made here, .venv too
-	rm -rf .venv .build .coverage .hypothesis .mypy_cache .ruff_cache .import_linter_cache dist
+clean: ## remove everything generated here, including .venv
+	rm -rf .venv .build .coverage .coverage.* .hypothesis .mypy_cache .ruff_cache .import_linter_cache dist
 	find holdfast tests bench scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,6 @@ from typing_extensions import override
 
 TERMINAL = re.compile(rb'"event": ?"run\.(completed|failed|cancelled)"')
 DELTA = re.compile(rb'"delta": ?"([^"]*)"')
-NUMBER = re.compile(rb"\d+")
 
 
 class Dropped(Exception):
@@ -36,6 +35,7 @@ class Connection(asyncio.Protocol):
         self._wire: asyncio.Transport | None = None
         self._rest = b""
         self._frame = b""  # an SSE frame that is not whole yet
+        self._token = b""  # a token that is not whole yet: two frames may share one
         self._missing = -1  # bytes of the body still to come; -1 in the head, -2 when chunked
 
     @property
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         if self._wire is None:
             raise Dropped
         self.status = self.first_at = self.done_at = 0
-        self.body = self.terminal = self._frame = b""
+        self.body = self.terminal = self._frame = self._token = b""
         self._missing = -1
         self._asked = asyncio.get_running_loop().create_future()
         self._wire.write(request)
@@ -125,8 +125,8 @@ class Connection(asyncio.Protocol):
             self.first_at = now
         if deltas := DELTA.findall(text):
             self.on_delta()
-            for delta in deltas:
-                self.lags += [now - int(token) for token in NUMBER.findall(delta)]
+            tokens, _, self._token = b"".join((self._token, *deltas)).rpartition(b" ")
+            self.lags += [now - int(token) for token in tokens.split() if token.isdigit()]
         if found := TERMINAL.search(text):
             self.terminal = found[1]
 

@@ -179,7 +179,7 @@ async def serve(port: int, home: Path, model: str) -> None:
     ):
         floor = Floor(journal, client, model)
         app = web.Application()
-        app.router.add_get("/health", health)
+        app.router.add_get("/health/ready", health)
         app.router.add_post("/v1/runs", partial(floor.post, tasks))
         app.router.add_get("/v1/runs/{run_id}/events", floor.events)
         runner = web.AppRunner(app, access_log=None)

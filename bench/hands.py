@@ -17,17 +17,17 @@ from msgspec.structs import replace
 from bench.processes import Broken, Contestant, rss_mb, serving
 from bench.sections import Bench, say
 from bench.table import Figure, figure
-from holdfast.core.execution import execution_hash
+from holdfast.core.approval.execution import execution_hash
 from holdfast.core.redaction import Redactor
-from holdfast.core.run import Origin
+from holdfast.core.run.run import Origin
 from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
+from holdfast.host.machine import SystemClock
 from holdfast.journal.blobs import Blobs
-from holdfast.machine import SystemClock
 from holdfast.tools import terminal
-from holdfast.tools.hands import Hands
-from holdfast.tools.sandbox import Sandbox
-from holdfast.tools.spawn import Spawner
-from holdfast.tools.terminal import Terminal
+from holdfast.tools.exec.commands import Commands
+from holdfast.tools.exec.spawn import Spawner
+from holdfast.tools.sandbox.sandbox import Sandbox
+from holdfast.tools.terminal import TerminalArguments
 from holdfast.tools.tool import Context, Done, Judge
 
 TRUE = "/usr/bin/true"
@@ -51,7 +51,7 @@ class _Shop:
     def __init__(self, home: Path, tasks: anyio.abc.TaskGroup) -> None:
         spawner = Spawner(home / "calls", os.getpid(), time.time)
         sandbox = Sandbox(home, Path.home(), allow_none=False)
-        self.hands = Hands(spawner, sandbox, Redactor(()), tasks, SystemClock())
+        self.hands = Commands(spawner, sandbox, Redactor(()), tasks, SystemClock())
         (self._terminal,) = terminal.tools(self.hands)
         self._workspace = home.with_name("hands-work")
         self._workspace.mkdir()
@@ -62,7 +62,7 @@ class _Shop:
         """One command, from its judgement to its result."""
         self._count += 1
         context = self._context()
-        asked = Terminal(command)
+        asked = TerminalArguments(command)
         judge = await self._terminal.permit(context, asked)
         assert isinstance(judge, Judge)
         judged = replace(context, execution=execution_hash(judge.request))
@@ -83,6 +83,7 @@ class _Shop:
             processes={},
             hosts=(),
             execution="",
+            trees=(),
             progress=lambda text: None,
             may_reach=_nobody,
         )

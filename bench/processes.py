@@ -78,7 +78,7 @@ def holdfast(home: Path, model: str) -> Contestant:
         HOLDFAST_API_KEY=key,
         HOLDFAST_MODEL="openai/bench",
         OPENAI_BASE_URL=model,
-        OPENAI_API_KEY="bench-key-of-no-value",
+        OPENAI_API_KEY=f"sk-{secrets.token_urlsafe(30)}",  # as unlike other text as a real one
     )
     return Contestant(
         "holdfast", [HOLDFAST, "gateway", "run", "--port", str(port)], env, port, key, home
@@ -128,10 +128,10 @@ def serving(contestant: Contestant, patience_s: float = 20.0) -> Iterator[Runnin
 
 
 def healthy(port: int) -> bool:
-    """Whether GET /health answers 200."""
+    """Whether GET /health/ready answers 200: work is taken."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1.0) as wire:
-            wire.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port)
+            wire.sendall(b"GET /health/ready HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port)
             return wire.recv(4096)[9:12] == b"200"
     except OSError:
         return False

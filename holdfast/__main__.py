@@ -14,7 +14,11 @@ def main() -> int:
     if sys.argv[1:] in (["--version"], ["-V"]):
         sys.stdout.write(f"holdfast {__version__}\n")
         return 0
-    from holdfast.cli import command  # noqa: PLC0415  start-up budget
+    if sys.argv[1:3] == ["gateway", "run"]:
+        from holdfast.host import signals  # noqa: PLC0415  start-up budget
+
+        signals.end_at_once()
+    from holdfast.cli import main as command  # noqa: PLC0415  start-up budget
 
     return command.main(sys.argv[1:])
 

@@ -1,7 +1,7 @@
-"""Makes the channels that are set up, each with what the configuration says of it.
+"""Build the channels that are configured.
 
-What only the operator can mend is `Misconfigured` here, before anything is served: no secret,
-one that cannot be one, a channel that nobody brings, a plugin's channel with wrong settings.
+What only the operator can fix raises `Misconfigured` here, before anything is served: a missing or
+malformed secret, a channel that no plugin provides, a plugin's channel with wrong settings.
 """
 
 from collections.abc import Iterable
@@ -10,31 +10,32 @@ from functools import partial
 
 import msgspec
 
-from holdfast import config_channels, plugins
-from holdfast.channels.channel import Channel, Clock, Kind
-from holdfast.config import Config
-from holdfast.config_channels import Table
-from holdfast.core.access import Rules
+from holdfast import plugins
+from holdfast.channels.channel import Channel, ChannelKind, Clock
+from holdfast.config import channels
+from holdfast.config.channels import Table
+from holdfast.config.settings import Config
 from holdfast.core.address import Daily, Idle, Never, Reset
-from holdfast.engine.chats import Connected
+from holdfast.core.chat.access import PlatformAccess
+from holdfast.engine.chats.places import Connected
 from holdfast.errors import Misconfigured
 
 
 def connect(config: Config, clock: Clock) -> dict[str, Connected]:
-    """Every channel that is on, by its name. Nothing is said to any platform yet."""
+    """Every channel that is on, by its name. No platform is contacted yet."""
     tables = [t for t in config.channels.tables.values() if t.common.enabled]
     if not tables:
         return {}
     kinds = plugins.find_channels([t.name for t in tables], config.plugins)
     for table in tables:
         if table.name not in kinds:
-            raise config_channels.unknown(config.file, table.name, kinds)
+            raise channels.unknown(config.file, table.name, kinds)
     utc_offset_s = _utc_offset_s(clock.now())
     return {t.name: _connected(config, t, kinds[t.name], clock, utc_offset_s) for t in tables}
 
 
 def found(config: Config) -> str:
-    """What is to be said at the start about the channels that are on; empty if none is."""
+    """The channels that are on, for the line at the start; empty if there are none."""
     words = [
         f"{t.name} (by {t.origin.removeprefix('environment ')}; nobody gets in but by pairing)"
         if t.origin != str(config.file)
@@ -46,12 +47,12 @@ def found(config: Config) -> str:
 
 
 def _connected(
-    config: Config, table: Table, kind: Kind, clock: Clock, utc_offset_s: float
+    config: Config, table: Table, kind: ChannelKind, clock: Clock, utc_offset_s: float
 ) -> Connected:
     said = table.common
     return Connected(
         channel=_channel(config, table, kind, clock),
-        rules=Rules(said.users, said.chats, said.pairing),
+        rules=PlatformAccess(said.users, said.chats, said.pairing),
         groups=said.groups,
         reset=reset(said.reset, utc_offset_s),
         busy=said.busy,
@@ -60,8 +61,8 @@ def _connected(
     )
 
 
-def _channel(config: Config, table: Table, kind: Kind, clock: Clock) -> Channel:
-    config_channels.check_own(config.file, table, kind.settings)
+def _channel(config: Config, table: Table, kind: ChannelKind, clock: Clock) -> Channel:
+    channels.check_own(config.file, table, kind.settings)
     try:
         settings = msgspec.convert(table.own, kind.settings)
     except msgspec.ValidationError as error:  # no single key is wrong
@@ -81,7 +82,7 @@ def _secret(config: Config, table: Table, asked: Iterable[str], name: str) -> st
 
 
 def reset(said: str, utc_offset_s: float) -> Reset:
-    """When a session begins afresh, from words that have been checked."""
+    """When a chat gets a new session, from a setting that has been checked."""
     kind, _, number = said.partition(":")
     match kind:
         case "idle":

@@ -1,23 +1,23 @@
-"""The exception tree. The type says who acts next.
+"""The exception tree. The type says who has to act next.
 
 HoldfastError
-├── Refused             the caller: asked for something that cannot be had; has a code
-├── Transient           we, later: the same thing may work in a moment
-│   └── JournalUnavailable   nothing can be written down right now, so nothing is accepted
-├── Overflow            we: the conversation no longer fits the model
-├── Rejected            the operator: the model's server will never take this request
-├── ToolFailed          the model: its call did not work, and the text says why
-├── Misconfigured       the operator: names the key and what to write instead
-└── IllegalTransition   us: a fact that cannot follow the facts before it is always a bug
+├── Refused             the caller: the request cannot be accepted; has a code
+├── Transient           we, later: the same request may work in a moment
+│   └── JournalUnavailable   the journal takes no writes now, so nothing is accepted
+├── Overflow            we: the conversation is too long for the model
+├── Rejected            the operator: the model's server will never accept this request
+├── ToolFailed          the model: its call failed, and the text says why
+├── Misconfigured       the operator: names the setting and what to write instead
+└── IllegalTransition   us: a fact that cannot follow the earlier facts is always a bug
 """
 
 
 class HoldfastError(Exception):
-    """Base of everything we raise on purpose."""
+    """The base of all our exceptions."""
 
 
 class Refused(HoldfastError):
-    """The caller asked for something it cannot have. `code` is for programs, the text for people."""
+    """The request cannot be accepted. `code` is for programs, the text for people."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Refused(HoldfastError):
 
 
 class Transient(HoldfastError):
-    """It may work in a moment. `retry_after_s` is what the other side asked us to wait, if it did."""
+    """It may work in a moment. `retry_after_s` is the wait that the other side asked for, if any."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class Transient(HoldfastError):
 
 
 class JournalUnavailable(Transient):
-    """The journal cannot take facts now (disk full, closing): nothing may be accepted or started."""
+    """The journal takes no facts now (disk full, closing): nothing may be accepted or started."""
 
 
 class Overflow(HoldfastError):
@@ -50,11 +50,11 @@ class Overflow(HoldfastError):
 
 
 class Rejected(HoldfastError):
-    """The model's server refused the request for good: wrong key, unknown model, bad request."""
+    """The model's server will never accept this: wrong key, unknown model, bad request."""
 
 
 class ToolFailed(HoldfastError):
-    """A tool could not do what was asked. The text goes to the model."""
+    """A tool call failed. The text goes to the model."""
 
 
 class Misconfigured(HoldfastError):
@@ -66,4 +66,4 @@ class Misconfigured(HoldfastError):
 
 
 class IllegalTransition(HoldfastError):
-    """A fact that cannot follow the facts before it. Always our bug."""
+    """A fact that cannot follow the earlier facts. Always our bug."""

@@ -1,16 +1,15 @@
-"""The front door: everything a channel, a command or a terminal may do, as a Protocol.
+"""The interface of the gateway to channels, commands and terminals, as Protocols.
 
-`send` returns when the intent is in the journal, not before; what happens to the
-caller afterwards changes nothing. `follow` reads a run's records from a cursor, for
-any number of readers, before and after the run has ended and across restarts.
+`send` returns when the intent is in the journal; what happens to the caller after that has no
+effect on it. `follow` reads a run's records from a cursor, for any number of readers, before and
+after the run has ended and across restarts.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, overload
 
-from holdfast.core.approval import ApprovalRequested, Choice, Role
-from holdfast.core.call import CallParked
+from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.events import Record
 from holdfast.core.inbox import Mode
 from holdfast.core.intents import (
@@ -24,23 +23,34 @@ from holdfast.core.intents import (
     Submit,
     Submitted,
 )
-from holdfast.core.library import Imported
 from holdfast.core.messages import Message
-from holdfast.core.run import Status
-from holdfast.core.types import OPERATOR, Fact, Owner, RunId, SessionId, SessionKey, Usage, Value
+from holdfast.core.run.call import CallParked
+from holdfast.core.run.run import RunPhase
+from holdfast.core.session.library import Imported
+from holdfast.core.types import (
+    OPERATOR,
+    Fact,
+    Owner,
+    RequestId,
+    RunId,
+    SessionId,
+    SessionKey,
+    Usage,
+    Value,
+)
 
-HANDOVER = "/v1/handover"  # at the operator's door: let somebody else own the home
+HANDOVER = "/v1/handover"  # on the operator's socket: let another process own the home
 
 
 class RunView(Value):
-    """A run as somebody outside may see it."""
+    """A run as clients see it."""
 
     run_id: RunId
     session_id: SessionId
-    status: Status
+    status: RunPhase
     stopping: bool
     waiting_for_approval: bool
-    approval: ApprovalRequested | None  # the oldest that waits
+    approval: ApprovalRequested | None  # the oldest pending one
     created_at: float
     updated_at: float
     model: str
@@ -48,19 +58,22 @@ class RunView(Value):
     usage: Usage
     ending: Fact | None  # the fact that ended it
     ended_seq: int | None
-    question: CallParked | None = None  # what the user is asked, the oldest if there are several
+    question: CallParked | None = None  # the oldest open question to the user
     owner: Owner = OPERATOR
 
 
-class Waiting(Value):
-    """What waits for an approval, and whose it is."""
+class PendingApproval(Value):
+    """A pending approval request, and its owner."""
 
     owner: Owner
     asked: ApprovalRequested
 
 
+AskedPlace = tuple[float, RequestId]  # the position in the list: expiry and id
+
+
 class Health(Value):
-    """What the process says of itself."""
+    """The state of the process."""
 
     status: str
     version: str
@@ -71,12 +84,13 @@ class Health(Value):
     loop_lag_ms: float
     journal: str
     uptime_s: float
-    sandbox: str  # how well commands are confined, "L2" for one; empty: not known yet
+    sandbox: str  # the sandbox level, such as "L2"; empty: not known yet
     sandbox_note: str
-    paused: str  # why no work is done, and what to do about it; empty: it is
-    held: str = ""  # why some runs do not go on, and what to do about it; empty: all do
-    channels: Mapping[str, str] = {}  # each, and why nothing can be heard there; empty: all is well
-    undelivered: int = 0  # messages on their way to chats, or held
+    paused: str  # why no work is done, and what to do; empty: work is done
+    held: str = ""  # why some runs are held, and what to do; empty: none is
+    channels: Mapping[str, str] = {}  # each channel, and why it receives nothing; empty: it works
+    undelivered: int = 0  # messages to chats that are not sent yet, or held
+    audit: str = "ok"  # or why decisions cannot be recorded, and so have no effect
 
     @property
     def ready(self) -> bool:
@@ -89,9 +103,9 @@ class SessionView(Value):
     session_id: SessionId
     status: str
     reason: str  # why it is suspended
-    unfinished: int  # runs
-    held: int  # of these, because they may end the process
-    mark: str  # what cut its work; empty: nothing since a run has completed
+    unfinished: int  # the number of unfinished runs
+    held: int  # of these, the number suspected of crashing the process
+    mark: str  # the cause of its interruption; empty: none since a run has completed
     mark_reason: str
     marked_at: float
 
@@ -101,19 +115,19 @@ class SessionSummary(Value):
 
     session_id: SessionId
     title: str
-    preview: str  # the first words, in one line
+    preview: str  # the beginning of the first message, in one line
     created_at: float
-    updated_at: float  # when it was last spoken in
+    updated_at: float  # the time of its last message
     workspace: str
     platform: str
     model: str
     status: str
-    unfinished: int  # runs
+    unfinished: int  # the number of unfinished runs
     owner: Owner = OPERATOR
 
 
-class Settled(Value):
-    """What was said before the first run that is not over, and where its events tell the rest."""
+class SettledTranscript(Value):
+    """The messages before the first unfinished run, and the number after which its events begin."""
 
     messages: Sequence[Message]
     after: int
@@ -121,9 +135,9 @@ class Settled(Value):
 
 
 class RunQuery(Value):
-    """Which runs to list, newest first."""
+    """A filter for a list of runs, newest first."""
 
-    status: frozenset[Status] = frozenset()
+    status: frozenset[RunPhase] = frozenset()
     session_id: SessionId | None = None
     limit: int = 20
     after: RunId | None = None
@@ -133,44 +147,44 @@ Batches = AsyncIterator[Sequence[Record]]
 
 
 class Library(Protocol):
-    """Sessions as people keep them. Only the caller's own: others are `session_not_found`."""
+    """The session library. Sessions of other owners are refused with `session_not_found`."""
 
     async def sessions(
         self, by: Principal, limit: int, after: SessionKey | None
     ) -> tuple[Sequence[SessionSummary], bool]:
-        """A page of all that it may see, newest first, and whether there are more."""
-        ...
+        """Return a page of the visible sessions, newest first, and whether there are more."""
 
     async def session(self, by: Principal, session_id: SessionId) -> SessionSummary:
-        """One of them."""
-        ...
+        """Return one session."""
 
-    async def settled(self, by: Principal, session_id: SessionId) -> Settled:
-        """What is settled of its transcript."""
-        ...
+    async def settled(self, by: Principal, session_id: SessionId) -> SettledTranscript:
+        """Return the transcript up to the first unfinished run."""
 
     async def rename(self, by: Principal, session_id: SessionId, title: str) -> SessionSummary:
-        """Call it so from now on; empty: it has no name."""
-        ...
+        """Give the session a title; an empty one removes it."""
 
     async def fork(
         self, by: Principal, session_id: SessionId, title: str, name: SessionId | None
     ) -> SessionSummary:
-        """One of the caller's own that begins with what its model reads now; or `session_exists`."""
-        ...
+        """Create a session with the messages that the model of this one reads now.
+
+        Refused with `session_exists` if `name` is taken.
+        """
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
-        """Begin one with what was said elsewhere; refused with `session_exists`. The operator's."""
-        ...
+        """Import a session; refused with `session_exists`. Only for the operator."""
 
 
 class Gateway(Protocol):
-    """The front door."""
+    """The interface that all clients use."""
 
     @property
     def library(self) -> Library:
-        """The sessions."""
-        ...
+        """The session library."""
+
+    @property
+    def restored_at(self) -> float:
+        """The time of the restore, while older request keys may be repeated; otherwise 0."""
 
     @overload
     async def send(self, intent: Submit) -> Submitted: ...
@@ -182,143 +196,130 @@ class Gateway(Protocol):
     async def send(self, intent: Answer) -> Answered: ...
 
     async def run(self, by: Principal, run_id: RunId) -> RunView:
-        """The run as it stands; refused with `run_not_found` if it is not the caller's."""
-        ...
+        """Return the state of a run; refused with `run_not_found` if it is not the caller's."""
 
-    async def approvals(self, by: Principal) -> Sequence[Waiting]:
-        """Everything the caller may see that waits for an approval, oldest first."""
-        ...
+    async def approvals(
+        self, by: Principal, limit: int, after: AskedPlace | None
+    ) -> tuple[Sequence[PendingApproval], bool]:
+        """Return a page of the visible pending requests, oldest first, and if there are more."""
+
+    async def approval(self, by: Principal, request_id: RequestId) -> PendingApproval | None:
+        """Return one request; None if it is not pending, or the caller may not see it."""
 
     async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
-        """A page of runs, and whether there are more."""
-        ...
+        """Return a page of runs, and whether there are more."""
 
     async def messages(self, by: Principal, session_id: SessionId) -> Sequence[Message]:
-        """The whole transcript; refused with `session_not_found` if it is not the caller's."""
-        ...
+        """Return the whole transcript; refused with `session_not_found` if not the caller's."""
 
     def follow(
         self, by: Principal, run_id: RunId, after: int
     ) -> AbstractAsyncContextManager[Batches | None]:
-        """The run's records after `after`, in order, without gap or repeat; None if none follow.
+        """Yield the run's records after `after`, in order and each once; None if there are none.
 
-        An empty batch is a sign of life. Ends after the run's last record; ends early, without
-        one, when the reader is too slow or the gateway stops: come back with your cursor.
+        An empty batch is a keep-alive. It ends after the run's last record. It ends early, without
+        that record, if the reader is too slow or the gateway stops: follow again from the cursor.
         """
-        ...
 
     def follow_session(
         self, by: Principal, session_id: SessionId, after: int
     ) -> AbstractAsyncContextManager[Batches]:
-        """Everything of the session after `after`, for as long as somebody reads."""
-        ...
+        """Yield all records of the session after `after`, until the reader leaves."""
 
     def rules(self, by: Principal) -> dict[str, str]:
-        """What the operator has permitted for good: a name for each, and its words."""
-        ...
+        """Return the operator's standing permissions: name and description of each."""
 
     async def revoke(self, by: Principal, name: str) -> None:
-        """Take one of them back; refused with `rule_not_found`."""
-        ...
+        """Revoke a standing permission; refused with `rule_not_found`."""
 
     async def accept_posture(self, by: Principal) -> None:
-        """The operator's word: go on, however well commands are confined here."""
-        ...
+        """Continue with the present sandbox level, as the operator decided."""
 
     def health(self) -> Health:
-        """How it is doing, from memory."""
-        ...
+        """Return the state of the process, from memory."""
 
 
 class ChatStatus(Value):
-    """How things stand in one conversation."""
+    """The state of one conversation."""
 
     session_id: SessionId
-    run: RunView | None  # the one at work or next
-    steps: int  # calls it has begun
-    waiting: int  # runs behind it
-    question: str  # of the run at work, to the user; empty: none
+    run: RunView | None  # the active or next one
+    steps: int  # calls it has started
+    waiting: int  # runs queued behind it
+    question: str  # of the active run to the user; empty: none
     approvals: Sequence[ApprovalRequested]
     busy_mode: Mode
     model: str
     suspended: bool
     health: Health
-    now: float  # when that was so
+    now: float  # the time of this view
 
 
 class ChatSession(Value):
-    """One of the sessions a conversation has had."""
+    """One of the sessions of a conversation."""
 
-    number: int  # from 1, the oldest; what people call it by
+    number: int  # from 1, the oldest; people refer to it by this number
     session_id: SessionId
     begun_at: float
     current: bool
     first_words: str
-    now: float  # when that was so
+    now: float  # the time of this view
 
 
-class Chat(Protocol):
-    """One conversation, as a command sees it: of a chat, whose speaker has been let in, or of the
-    operator's at a terminal.
+class CommandTarget(Protocol):
+    """A conversation as slash commands see it: of an authorized user in a chat, or of the operator
+    at a terminal.
 
-    Every method is refused with words for people where it may not be, or can not.
+    Every method may raise `Refused` with a message for people.
     """
 
-    roles: frozenset[Role]  # of whoever speaks
+    roles: frozenset[Role]  # of the user who gave the command
 
     async def status(self) -> ChatStatus: ...
 
     async def stop(self) -> int:
-        """Stop what the speaker may stop; how many runs it was. In a chat the session is left."""
-        ...
+        """Stop the runs that the user may stop, and return their number.
+
+        In a chat, the next message starts a new session.
+        """
 
     async def begin(self) -> None:
-        """A fresh session from the next words on; what is at work is stopped."""
-        ...
+        """Start a new session with the next message, and stop the active run."""
 
     async def say(self, text: str, mode: Mode | None) -> None:
-        """Words for the agent; None: what they do to a busy run is as the chat has it."""
-        ...
+        """Send a message to the agent; `mode` None: the chat's setting for busy runs."""
 
     async def choose_busy_mode(self, mode: Mode) -> None: ...
 
     async def choose_model(self, name: str) -> str:
-        """Another model of the same provider for this session; empty: the configured one."""
-        ...
+        """Choose a model of the same provider for this session; empty: the configured one."""
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""
-        ...
 
     async def retry(self) -> None:
-        """Say again what was said last, in place of what came of it."""
-        ...
+        """Undo the last exchange and send its message again."""
 
     async def undo(self) -> str:
-        """Take back the last exchange; the words it began with."""
-        ...
+        """Undo the last exchange, and return its message."""
 
     async def usage(self) -> Usage:
-        """Tokens this session has spent."""
-        ...
+        """Return the tokens that this session has used."""
 
     async def sessions(self) -> Sequence[ChatSession]: ...
 
     async def resume(self, number: int | None) -> ChatSession:
-        """Bring back an earlier session; None: the one before."""
-        ...
+        """Resume an earlier session; None: the previous one."""
 
     async def restart(self) -> None:
         """Restart the gateway. For administrators."""
-        ...
 
     async def make_home(self) -> None:
-        """Have the gateway speak here when nobody asked it anything. For administrators."""
-        ...
+        """Make this the home chat, which gets the gateway's own notices. For administrators."""
 
 
 class CommandView(Value):
-    """A slash command, as somebody may be shown it."""
+    """A slash command in a list."""
 
     name: str  # without the slash
     arguments: str
@@ -328,31 +329,31 @@ class CommandView(Value):
 class CommandGiven(Value):
     """A slash command that the operator gives at a terminal."""
 
-    session_id: SessionId  # the terminal sits in; there may be no such session yet
+    session_id: SessionId  # of the terminal; the session may not exist yet
     text: str
-    mode: Mode = Mode.INTERRUPT  # what words do to a busy run there
-    workspace: str = ""  # for the session, if words of the command begin it
-    key: str = ""  # the same again is the same command
+    mode: Mode = Mode.INTERRUPT  # what a message does to a busy run there
+    workspace: str = ""  # for the session, if the command's message creates it
+    key: str = ""  # the same key again is the same command
 
 
 class CommandDone(Value):
-    """What came of it."""
+    """The result of a slash command."""
 
-    output: str  # markdown; empty: there is nothing to say
-    session_id: SessionId  # to go on with
-    busy: Mode | None = None  # what words do to a busy run from now on, if that was chosen
-    run_id: RunId | None = None  # the run that reads words of the command
-    undone: str | None = None  # the words that were taken back
-    owner: Owner = OPERATOR  # whose session it is
-    refused: bool = False  # words of the command: `output` says why nobody will read them
+    output: str  # markdown; may be empty
+    session_id: SessionId  # to continue with
+    busy: Mode | None = None  # the new setting for messages to a busy run, if it was changed
+    run_id: RunId | None = None  # the run that reads the command's message
+    undone: str | None = None  # the message that was undone
+    owner: Owner = OPERATOR  # of the session
+    refused: bool = False  # the command's message was refused; `output` says why
 
 
 class ChannelState(Value):
-    """One channel that is on, and how it is doing."""
+    """The state of an enabled channel."""
 
     name: str
-    trouble: str  # why nothing can be heard just now; empty: all is well
-    can: tuple[str, ...]  # in words
-    undelivered: int  # messages that somebody may miss
-    held: int  # of those, how many wait for a person
-    given_up: int = 0  # and how many are not tried any more
+    trouble: str  # why it receives nothing now; empty: it works
+    can: tuple[str, ...]  # its capabilities, as text
+    undelivered: int  # messages that have not arrived
+    held: int  # of those, how many wait for the operator
+    given_up: int = 0  # and how many are no longer retried

@@ -1,10 +1,9 @@
-"""Finds the parts that are one file each: our own, then what the operator has named.
+"""Find tools, commands and channels: our own, and those of plugins that the operator configured.
 
-A module that brings tools has a `TOOLS` tuple, one that brings commands a `COMMANDS` tuple,
-one that brings channels a `CHANNELS` tuple.
-It is loaded because it is ours or because the configuration names it, never because it
-happens to be installed or to lie in a workspace: what may act here is somebody's decision.
-Of our own commands each is a file with a `COMMAND`, of our own channels one with a `CHANNEL`.
+A plugin is a module with a `TOOLS`, a `COMMANDS` or a `CHANNELS` tuple, or several of them. It is
+loaded only if the configuration names it, never because it is installed or is in a workspace: the
+operator decides what may run here. Our own commands are in the `COMMANDS` of the modules of
+holdfast/commands, each of our own channels is a file with a `CHANNEL`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,24 +14,26 @@ from typing import Any
 
 from holdfast import commands
 from holdfast.channels import OWN
-from holdfast.channels.channel import Kind
+from holdfast.channels.channel import ChannelKind
 from holdfast.commands import help as help_command
 from holdfast.commands.command import Command
 from holdfast.commands.parse import NAME
 from holdfast.errors import Misconfigured
-from holdfast.tools import ask, delegate, files
+from holdfast.tools import ask, delegate, files, recall
 from holdfast.tools.tool import Tool
 
 
-def find_tools(configured: Sequence[str], own: Sequence[Tool[Any]] = ()) -> list[Tool[Any]]:
-    """Every tool there is. Two of one name are a mistake that only the operator can mend."""
-    ours: list[Tool[Any]] = [*files.TOOLS, *ask.TOOLS, *delegate.TOOLS, *own]
+def find_tools(
+    configured: Sequence[str], own: Sequence[Tool[Any]] = (), umask: int = 0o022
+) -> list[Tool[Any]]:
+    """Return all tools. Two tools of the same name are a configuration error."""
+    ours: list[Tool[Any]] = [*files.tools(umask), *ask.TOOLS, *delegate.TOOLS, *recall.TOOLS, *own]
     found = {t.name: t for t in ours}
     for name in dict.fromkeys(configured):
         for tool in _tools_of(name):
             if tool.name in found:
                 raise Misconfigured(
-                    f"plugin {name} brings a tool {tool.name!r}, which exists already",
+                    f"plugin {name} has a tool {tool.name!r}, which exists already",
                     "remove the module from `plugins`",
                 )
             found[tool.name] = tool
@@ -54,20 +55,20 @@ def _plugin(name: str) -> ModuleType:
 
 
 def find_commands(configured: Sequence[str] = ()) -> Mapping[str, Command]:
-    """Every slash command by its name: our own in order, then those of the plugins."""
+    """Return all slash commands by name: our own in order, then those of the plugins."""
     found: dict[str, Command] = {}
     ours = sorted([*_own_commands(), help_command.create(found)], key=lambda c: c.name)
-    brought = [(commands.__name__, command) for command in ours]
-    brought += [(name, c) for name in dict.fromkeys(configured) for c in _commands_of(name)]
-    for name, command in brought:
+    all_ = [(commands.__name__, command) for command in ours]
+    all_ += [(name, c) for name in dict.fromkeys(configured) for c in _commands_of(name)]
+    for name, command in all_:
         if not NAME.fullmatch(command.name):
             raise Misconfigured(
-                f"plugin {name} brings a command {command.name!r}, which nobody could give",
-                "name it in 1 to 32 small letters and underscores, or remove it from `plugins`",
+                f"plugin {name} has a command with an invalid name: {command.name!r}",
+                "use 1 to 32 small letters and underscores, or remove it from `plugins`",
             )
         if command.name in found:
             raise Misconfigured(
-                f"plugin {name} brings a command /{command.name}, which exists already",
+                f"plugin {name} has a command /{command.name}, which exists already",
                 "remove the module from `plugins`",
             )
         found[command.name] = command
@@ -76,27 +77,27 @@ def find_commands(configured: Sequence[str] = ()) -> Mapping[str, Command]:
 
 def _own_commands() -> Iterator[Command]:
     for module in iter_modules(commands.__path__, f"{commands.__name__}."):
-        command = getattr(import_module(module.name), "COMMAND", None)
-        if isinstance(command, Command):
-            yield command
+        yield from _commands_of(module.name)
 
 
 def _commands_of(name: str) -> Sequence[Command]:
-    brought: Sequence[Command] = getattr(_plugin(name), "COMMANDS", ())
-    return brought
+    found: Sequence[Command] = getattr(_plugin(name), "COMMANDS", ())
+    return found
 
 
-def find_channels(wanted: Collection[str], configured: Sequence[str] = ()) -> Mapping[str, Kind]:
-    """Our own channels of these names, and all of the plugins. The rest is not even imported."""
-    found: dict[str, Kind] = {
+def find_channels(
+    wanted: Collection[str], configured: Sequence[str] = ()
+) -> Mapping[str, ChannelKind]:
+    """Return our own channels of these names, and all of the plugins; import no others."""
+    found: dict[str, ChannelKind] = {
         name: import_module(f"holdfast.channels.{name}").CHANNEL for name in OWN if name in wanted
     }
     for plugin in dict.fromkeys(configured):
-        brought: Sequence[Kind] = getattr(_plugin(plugin), "CHANNELS", ())
-        for kind in brought:
+        kinds: Sequence[ChannelKind] = getattr(_plugin(plugin), "CHANNELS", ())
+        for kind in kinds:
             if kind.name in found or kind.name in OWN:
                 raise Misconfigured(
-                    f"plugin {plugin} brings a channel {kind.name}, which exists already",
+                    f"plugin {plugin} has a channel {kind.name}, which exists already",
                     "remove the module from `plugins`",
                 )
             found[kind.name] = kind

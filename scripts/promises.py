@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -76,11 +77,14 @@ def table(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="print which promise is kept and who shows it")
-    parser.add_argument("results", type=Path, help="what pytest --promises-json wrote")
+    parser.add_argument(
+        "results", type=Path, nargs="+", help="files that pytest --promises-json wrote"
+    )
     parser.add_argument("--strict", action="store_true", help="a skipped test shows nothing")
     arguments = parser.parse_args()
-    tests = json.loads(arguments.results.read_text())["tests"]
-    lines, good = table(read_sheets(SHEETS), tally(tests), strict=arguments.strict)
+    tests = [json.loads(results.read_text())["tests"] for results in arguments.results]
+    outcomes = tally(chain.from_iterable(tests))
+    lines, good = table(read_sheets(SHEETS), outcomes, strict=arguments.strict)
     print("\n".join(lines))
     return 0 if good else 1
 

@@ -1,4 +1,4 @@
-"""Takes the screens of docs/terminal.md: a real terminal in tmux, at several widths.
+"""Take the screens of docs/terminal.md: a real terminal in tmux, at several widths.
 
 `python -m scripts.screens` writes the file. `--show COLUMNS` only prints the screens of that
 width, as the terminal has them, colours included. The model is scripted (tests/fakes), all else
@@ -18,7 +18,7 @@ import anyio
 from tests.fakes import model_server as says
 from tests.fakes.gateway import unstarted
 from tests.fakes.model_server import ModelServer, serve
-from tests.fakes.screen import Screen, screen
+from tests.fakes.tmux import Tmux, screen
 
 TARGET = Path(__file__).parent.parent / "docs" / "terminal.md"
 WIDTHS = (40, 80, 120, 200)
@@ -27,25 +27,25 @@ PROJECT = "garden"
 
 HEAD = """# The terminal
 
-`holdfast` alone is a conversation in the directory it is started in. Where a gateway runs in the same home, the terminal is its
-client, and leaving it stops nothing; else the engine is in the terminal's own process, and what is at work when one leaves is kept:
-`holdfast --continue` goes on with it, `holdfast --resume` lets one choose. `/help` lists keys and commands.
+`holdfast` without a command is a conversation in the current directory. If a gateway runs in the same home, the terminal is its client,
+and leaving the terminal stops nothing. Otherwise the engine runs in the terminal's own process, and unfinished work is kept when you
+leave: `holdfast --continue` continues it, `holdfast --resume` lets you choose a session. `/help` lists keys and commands.
 
 | key | what it does |
 |---|---|
-| Enter | sends; Alt-Enter or Ctrl-J begins a new line |
-| Esc | stops the run on the screen, now, with everything it has started; one that has only just taken its place goes on |
-| Ctrl-C | the same, else it drops what is typed; twice within 2 s leaves |
-| Ctrl-D, `/quit` | leaves, in no more than 5 s, whatever hangs |
-| Shift-Tab | what words do while a run works: interrupt it (unless `cli.busy` says otherwise), wait, or be passed on to it |
-| ↑ | edits the words that wait, else goes through what was said before |
-| Ctrl-O | all of what the last tool wrote, or of what is asked |
+| Enter | sends the message; Alt-Enter or Ctrl-J starts a new line |
+| Esc | stops the run on the screen at once, with everything it has started; not a run that has only just taken its place |
+| Ctrl-C | the same; without a run, clears the input; twice within 2 s leaves |
+| Ctrl-D, `/quit` | leaves, within 5 s even if something hangs |
+| Shift-Tab | chooses what a message does during a run: interrupt it (the default, see `cli.busy`), wait, or be passed on to it |
+| ↑ | edits the last waiting message; if none waits, goes through the history |
+| Ctrl-O | shows the full output of the last tool, or the full question |
 
-What is typed is never lost. Words that nobody has accepted yet are shown as on their way; those that are refused, and half an answer
-to a question that was answered elsewhere, come back into the line. A question that has only just appeared takes no answer.
+What you type is never lost. A message that is not accepted yet is shown as on its way. A refused message comes back into the input line,
+and so does half an answer to a question that was answered elsewhere. A question ignores keys for a moment after it appears.
 
-Colours are the terminal's own sixteen, so they follow its theme, dark or light. With `NO_COLOR=1` there are none, and nothing is
-lost: every line says by a word or a sign what it is.
+Colours are the terminal's own sixteen, so they follow its theme, dark or light. With `NO_COLOR=1` there are none, and nothing is lost:
+every line shows by a word or a sign what it is.
 
 The screens below were taken by `python -m scripts.screens` from a real terminal (tmux); do not edit.
 """
@@ -77,7 +77,7 @@ def litres(bed: Bed) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is shown, and what to say about it."""
+    """One screen and the text about it."""
 
     name: str
     about: str
@@ -86,25 +86,26 @@ class Scene:
 SCENES = (
     Scene(
         "An answer",
-        "What is final goes into the terminal's own scrollback: it can be selected, searched and "
-        "scrolled there, and nothing is ever drawn over it.",
+        "Final output goes into the terminal's own scrollback: you can select, search and scroll it "
+        "there, and nothing is ever drawn over it.",
     ),
     Scene(
         "A tool at work",
-        "One line a call, with the last it wrote; Ctrl-O shows all of it. Afterwards one line stays.",
+        "One line per call, with the end of its output; Ctrl-O shows all of it. Afterwards one line "
+        "remains.",
     ),
     Scene(
         "An approval",
-        "The true command and why it asks. Nothing is chosen beforehand: Enter alone does nothing, "
-        "and what was being typed waits until it is answered.",
+        "The exact command and why it asks. Nothing is preselected: Enter alone does nothing, and "
+        "the text that you were typing waits until you have answered.",
     ),
     Scene(
-        "Words that wait",
-        "Shift-Tab chooses what words do while a run works: interrupt it, wait (as here), or be "
-        "passed on. ↑ brings the last ones back to be edited.",
+        "Messages that wait",
+        "Shift-Tab chooses what a message does during a run: interrupt it, wait (as here), or be "
+        "passed on. ↑ brings the last one back to edit it.",
     ),
-    Scene("Completion", "Of commands, paths and @files, as one types; Tab takes one."),
-    Scene("Which session", "`holdfast --resume`; typing looks for words in the list."),
+    Scene("Completion", "Of commands, paths and @files, as you type; Tab accepts one."),
+    Scene("Which session", "`holdfast --resume`; type to search the list."),
 )
 
 
@@ -124,20 +125,20 @@ async def shots(columns: int, *how: str, no_colour: bool = False) -> list[str]:
             return [*taken, await _picker(environment, work, columns, *how)]
 
 
-async def _shot(it: Screen, *how: str) -> str:
+async def _shot(it: Tmux, *how: str) -> str:
     shown = await it.text(*how)
     await it.key("C-l")
     return shown
 
 
-async def _answer(it: Screen, model: ModelServer, *how: str) -> str:
+async def _answer(it: Tmux, model: ModelServer, *how: str) -> str:
     model.then(says.say(ANSWER, 60, prompt=4310))
     await it.say("how should I water the garden?")
     await it.until("almanac")
     return await _shot(it, *how)
 
 
-async def _tool(it: Screen, model: ModelServer, *how: str) -> str:
+async def _tool(it: Tmux, model: ModelServer, *how: str) -> str:
     command = "; ".join([*(f"echo bed {n}: dry" for n in (1, 2, 3, 4)), "sleep 300"])
     model.then(says.calls(says.call("terminal", json.dumps({"command": command}))))
     await it.say("measure all beds")
@@ -148,7 +149,7 @@ async def _tool(it: Screen, model: ModelServer, *how: str) -> str:
     return shown
 
 
-async def _approval(it: Screen, model: ModelServer, *how: str) -> str:
+async def _approval(it: Tmux, model: ModelServer, *how: str) -> str:
     command = "make install PREFIX=/opt/garden && rm -rf build/beds-of-the-last-year"
     model.then(says.calls(says.call("terminal", json.dumps({"command": command}))))
     await it.say("install it")
@@ -159,7 +160,7 @@ async def _approval(it: Screen, model: ModelServer, *how: str) -> str:
     return shown
 
 
-async def _waiting(it: Screen, model: ModelServer, *how: str) -> str:
+async def _waiting(it: Tmux, model: ModelServer, *how: str) -> str:
     half = says.token("The wall beds come first. Then ")
     model.then(says.stream(half, says.Wait()))
     await it.key("BTab")
@@ -177,7 +178,7 @@ async def _waiting(it: Screen, model: ModelServer, *how: str) -> str:
     return shown
 
 
-async def _completion(it: Screen, model: ModelServer, *how: str) -> str:
+async def _completion(it: Tmux, model: ModelServer, *how: str) -> str:
     await it.type("/re")
     await it.until("/restart")
     return await _shot(it, *how)

@@ -11,7 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 
-from holdfast.core import access, approval, call, delivery, inbox, lifecycle, process, run, session
+from holdfast.core import inbox
+from holdfast.core.approval import approval
+from holdfast.core.chat import access, delivery
+from holdfast.core.life import lifecycle
+from holdfast.core.run import call, process, run
+from holdfast.core.session import session
 from holdfast.core.types import Fact, kind
 
 TARGET = Path(__file__).parent.parent / "docs" / "state-machines.md"
@@ -55,7 +60,7 @@ def _section(machine: ModuleType) -> str:
             "",
             first_paragraph,
             "",
-            *_diagram(rows, machine.Status),
+            *_diagram(rows, type(rows[0][0])),
             "",
             "| while | this happens | then |",
             "|---|---|---|",

@@ -4,7 +4,7 @@ A test says so with `@pytest.mark.promise("RUN-01")` or `@pytest.mark.fault("F-0
 id that no sheet in docs/ has is an error. `--promises-json=PATH` records every test with
 its ids and its outcome for scripts/promises.py. A test that needs a Debian package says
 `@pytest.mark.debian("strace")` and is skipped, with the package's name, where it is not
-there; `--strict-skips` makes every skip a failure that tests/allowed_skips.txt does not
+there; `"bwrap"` stands for a sandbox at L2, with whichever bubblewrap. `--strict-skips` makes every skip a failure that tests/allowed_skips.txt does not
 name with its reason. All of it works under xdist: ids travel with the reports.
 """
 
@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 
 from scripts.promises import SHEETS, read_sheets
+from tests import bwrap
 
 _IDS = "ids"
+_NEEDS = "needs the Debian package"
+_PROGRAMS = {"bubblewrap": "bwrap"}  # where the name of the package is another
 _ALLOWED = Path(__file__).parent / "allowed_skips.txt"
 
 
@@ -24,6 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("holdfast")
     group.addoption("--promises-json", metavar="PATH", help="record ids and outcomes there")
     group.addoption("--strict-skips", action="store_true", help="fail on skips not allowed")
+    group.addoption(
+        "--package-skips",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --strict-skips: allow N more, each for a Debian package that is not there",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,8 +57,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("debian"):
         for package in mark.args:
-            if shutil.which(package) is None:
-                pytest.skip(f"needs the Debian package {package}")
+            if package == "bwrap":
+                if why := bwrap.missing():
+                    pytest.skip(f"{_NEEDS} bubblewrap, or L2 without it: {why}")
+            elif shutil.which(_PROGRAMS.get(package, package)) is None:
+                pytest.skip(f"{_NEEDS} {package}")
 
 
 def allowed_skips(text: str) -> dict[str, str]:
@@ -63,6 +76,7 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._path: str | None = config.getoption("--promises-json")
         self._strict: bool = config.getoption("--strict-skips")
+        self._packages: int = config.getoption("--package-skips")
         self._tests: dict[str, dict[str, object]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -79,11 +93,16 @@ class Recorder:
         if not self._strict:
             return []
         allowed = allowed_skips(_ALLOWED.read_text()) if _ALLOWED.exists() else {}
-        return [
-            f"{test}: {entry['reason']}"
+        skipped = {
+            test: str(entry["reason"])
             for test, entry in self._tests.items()
             if entry["outcome"] == "skipped" and not {test, test.partition("[")[0]} & allowed.keys()
-        ]
+        }
+        lacking = [test for test, reason in skipped.items() if _NEEDS in reason]
+        if len(lacking) <= self._packages:
+            for test in lacking:
+                del skipped[test]
+        return [f"{test}: {reason}" for test, reason in skipped.items()]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._not_allowed() and session.exitstatus == pytest.ExitCode.OK:

@@ -1,10 +1,10 @@
-"""Who may come in: key, Host, Origin, and the shape of every answer.
+"""Authentication: key, Host, Origin, and the form of every response.
 
-There are two doors to the same routes. The network's asks for the key and looks at
-Host and Origin, because a browser on this machine can be made to send requests. The
-operator's is a unix socket that only the operator can open, and asks for nothing.
+The same routes are served at two places. On the network a request needs the key, and its Host
+and Origin are checked, because a browser on this machine can be made to send requests. The
+operator's unix socket needs no key: only the operator can open it.
 
-Whatever goes wrong inside, the answer is the JSON error object, and never a trace.
+Whatever fails inside, the response is the JSON error object, and never a traceback.
 """
 
 import hmac
@@ -19,6 +19,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 
+from holdfast.api.connections import Connection
+from holdfast.api.schema.errors import ErrorBody, ErrorEnvelope
 from holdfast.core.intents import Principal
 from holdfast.core.types import Value
 from holdfast.errors import JournalUnavailable, Refused
@@ -27,10 +29,8 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-PRINCIPAL: web.AppKey[Principal] = web.AppKey("principal", Principal)
-
-OPEN_ROUTES = frozenset({"/health", "/v1/health"})
-HOOKS = "/hooks/"  # below it platforms call; each channel checks whom it hears
+OPEN_ROUTES = frozenset({"/health", "/health/ready", "/v1/health"})
+HOOKS = "/hooks/"  # platforms call below it; each channel authenticates them
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TOKEN_PARAMETERS = frozenset({"token", "api_key", "apikey", "key", "access_token", "auth"})
 
@@ -44,12 +44,12 @@ _SECURITY = {
 _CORS = {
     "Access-Control-Allow-Methods": "GET, POST, PATCH, DELETE, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
-    "Access-Control-Expose-Headers": "Idempotency-Replayed, Retry-After",
+    "Access-Control-Expose-Headers": "Holdfast-Restored, Idempotency-Replayed, Retry-After",
     "Access-Control-Max-Age": "600",
     "Vary": "Origin",
 }
 
-# Refusals that are not simply the caller's bad request.
+# Refusals with a status other than 400.
 _STATUS = {
     "admin_only": 403,
     "run_not_found": 404,
@@ -84,23 +84,10 @@ _STATUS = {
 }
 
 
-class ErrorBody(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorEnvelope(msgspec.Struct):
-    """What every refusal looks like."""
-
-    error: ErrorBody
-
-
 def json_response(
     value: object, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """A JSON answer."""
+    """Make a JSON response."""
     fields = {"Content-Type": "application/json"}
     if headers:
         fields.update(headers)
@@ -114,7 +101,7 @@ def error_response(
     param: str | None = None,
     retry_after_s: float | None = None,
 ) -> web.Response:
-    """A refusal, in the one form they all have."""
+    """Make a refusal. All refusals have this form."""
     if status >= 500:
         name = "server_error"
     elif status == 429:
@@ -127,16 +114,16 @@ def error_response(
     return json_response(ErrorEnvelope(ErrorBody(message, name, param, code)), status, headers)
 
 
-class Door(Value):
-    """How requests get in here, and as whom."""
+class Doorway(Value):
+    """A place where requests come in: who the caller is, and what is checked."""
 
     principal: Principal
-    key_hash: bytes = b""  # empty: the operator's own door
+    key_hash: bytes = b""  # empty: the operator's socket
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
 
     def refusal(self, request: web.Request) -> web.Response | None:
-        """Why this request may not come in; None if it may."""
+        """The refusal of a request that fails the checks; None if it passes."""
         if not self.key_hash:
             return None
         if _host_name(request.host) not in self.hosts:
@@ -165,6 +152,8 @@ class Door(Value):
             return None
         if not self._knows(request.headers.get("Authorization", "")):
             return error_response(401, "invalid_api_key", "Invalid API key")
+        if isinstance(request.protocol, Connection):
+            request.protocol.admit()
         return None
 
     def _knows(self, authorization: str) -> bool:
@@ -174,7 +163,7 @@ class Door(Value):
 
 
 def key_hash(key: str) -> bytes:
-    """What a door keeps of its key."""
+    """Hash the key, so that the key itself is not kept."""
     return sha256(key.encode()).digest()
 
 
@@ -187,8 +176,8 @@ def _has_token(query: str) -> bool:
     return any(name.lower() in _TOKEN_PARAMETERS for name, _ in parse_qsl(query, max_num_fields=99))
 
 
-def guard(door: Door) -> Middleware:
-    """The one middleware: the door first, then the handler, and every error in its form."""
+def guard(door: Doorway) -> Middleware:
+    """Make the middleware: check the request, call the handler, turn errors into responses."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -214,14 +203,14 @@ def guard(door: Door) -> Middleware:
             return http_error(request, error)
         except web.RequestPayloadError:
             return error_response(400, "bad_request", "The body cannot be read to its end.")
-        except ValueError as error:  # what aiohttp makes of a request it cannot read
+        except ValueError as error:  # raised by aiohttp for a request that it cannot parse
             return error_response(400, "bad_request", f"The request cannot be read: {error}")
 
     return guarded
 
 
 def http_error(request: web.BaseRequest, error: web.HTTPException) -> web.Response:
-    """What aiohttp raises, in our words."""
+    """Turn an error of aiohttp into our error object."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         response = error_response(
@@ -239,12 +228,12 @@ def http_error(request: web.BaseRequest, error: web.HTTPException) -> web.Respon
 
 
 def secure(response: web.StreamResponse) -> None:
-    """Add the headers that keep browsers from being helpful."""
+    """Add the security headers for browsers."""
     response.headers.update(_SECURITY)
 
 
-def headers_of(door: Door) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Adds the security and CORS headers to every response, errors and streams included."""
+def headers_of(door: Doorway) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Make a hook that adds security and CORS headers to every response, also errors and streams."""
 
     async def add(request: web.Request, response: web.StreamResponse) -> None:
         secure(response)

@@ -1,8 +1,8 @@
-"""The HTTP channel listens: on the network behind the key, and on the operator's socket."""
+"""The HTTP server: on the network behind the key, and on the operator's socket."""
 
 import logging
-from asyncio import get_running_loop
-from collections.abc import AsyncIterator, Callable
+from asyncio import CancelledError, get_running_loop
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,10 @@ import anyio
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from holdfast.channels.http.door import Door, error_response, guard, headers_of, http_error, secure
-from holdfast.channels.http.routes import Routes
+from holdfast.api.auth import Doorway, error_response, guard, headers_of, http_error, secure
+from holdfast.api.connections import Connection, Strangers
+from holdfast.api.endpoints import RouteContext
+from holdfast.api.routes.public import ENDPOINTS
 from holdfast.gateway import HANDOVER, Gateway
 
 log = logging.getLogger(__name__)
@@ -21,18 +23,49 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 CLEANUP_S = 2.0
 
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
 _OPTIONS: dict[str, Any] = {"access_log": None, "auto_decompress": False}
 _THEIR_FAULT = (HttpProcessingError, web.RequestPayloadError)
 
 
-class _Connection(web.RequestHandler):
-    """What aiohttp says by itself, in the form that every answer has.
+class _Connection(Connection):
+    """A connection whose errors have the form of every response.
 
-    It speaks when a request is not HTTP, and when a handler breaks. Its own words quote
-    the request, keys included: they are neither sent nor logged.
+    aiohttp answers itself when a request is not HTTP and when a handler fails. Its messages quote
+    the request, keys included, so they are neither sent nor logged.
+
+    When a client disconnects, the scope of its handler is cancelled. aiohttp would cancel the task:
+    that ignores every shield, and a handler that waits for a thread would leave it running with
+    resources that others believe to be free.
     """
 
-    __slots__ = ()
+    __slots__ = ("_handling",)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._handling: anyio.CancelScope | None = None
+
+    async def handle(self, handler: _Handler, request: web.BaseRequest) -> web.StreamResponse:
+        """Handle a request until its client disconnects."""
+        with anyio.CancelScope() as self._handling:
+            try:
+                return await handler(request)
+            except ConnectionError:
+                if self.transport is not None and not self.transport.is_closing():
+                    raise
+            finally:
+                self._handling = None
+        raise CancelledError  # as aiohttp expects when the client is gone
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # type: ignore[explicit-override]
+        """Extend aiohttp: cancel the handler first, so that it does not fail with an error instead."""
+        handling, task = self._handling, self._task_handler
+        if handling is not None:
+            handling.cancel()
+        super().connection_lost(exc)
+        if handling is None and task is not None:
+            task.cancel()
 
     def handle_error(  # type: ignore[explicit-override]  # typing.override is 3.12
         self,
@@ -41,7 +74,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to what no handler could answer."""
+        """Respond to a request that no handler could."""
         if status >= 500:
             log.error("handler broke", exc_info=exc, extra={"route": request.path})
         if request.writer.output_size > 0:
@@ -57,30 +90,36 @@ class _Connection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **more: Any) -> None:  # type: ignore[explicit-override]
-        """Only what is our fault."""
+        """Log only errors of ours, not of clients."""
         if not isinstance(more.get("exc_info"), _THEIR_FAULT):
             super().log_exception(*args, **more)
 
 
 class _Server(web.Server):
-    """Makes the connections. Bodies are taken as they are: nothing is unpacked for anybody."""
+    """Makes the connections. Compressed bodies are not unpacked."""
+
+    def __init__(self, strangers: Strangers | None, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._strangers = strangers
 
     def __call__(self) -> web.RequestHandler:  # type: ignore[explicit-override]
-        return _Connection(self, loop=get_running_loop(), **_OPTIONS)
+        return _Connection(self._strangers, self, loop=get_running_loop(), **_OPTIONS)
 
 
 def application(
     gateway: Gateway,
-    door: Door,
+    door: Doorway,
     body_limit: int,
     body_wait_s: float,
     handover: Callable[[], None] | None,
 ) -> web.Application:
-    """The API behind one door. `handover` is called when somebody wants to own the home."""
+    """Make the API for one place. `handover` is called when another process wants the home."""
     app = web.Application(middlewares=[guard(door)], client_max_size=body_limit)
     app.on_response_prepare.append(headers_of(door))
-    for method, path, handler in Routes(gateway, door.principal, body_limit, body_wait_s).table():
-        app.router.add_route(method, path, handler)
+    context = RouteContext(gateway, door.principal, body_limit, body_wait_s)
+    for endpoint in ENDPOINTS:
+        handler = partial(endpoint.handler, context)
+        app.router.add_route(endpoint.method, endpoint.path, handler)
     if handover is not None:
         app.router.add_post(HANDOVER, partial(_hand_over, handover))
     return app
@@ -92,22 +131,28 @@ async def _hand_over(handover: Callable[[], None], request: web.Request) -> web.
 
 
 @asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[web.BaseRunner]:
-    """Handle requests meanwhile. Ends within a bound, whatever clients do."""
+async def serving(
+    app: web.Application, headers_s: float | None = None
+) -> AsyncIterator[web.BaseRunner]:
+    """Handle requests during the block. It ends in bounded time, whatever clients do.
+
+    `headers_s` is the time for the first request of a client that has not shown the key; None at
+    the operator's socket.
+    """
     inner = web.AppRunner(app, handle_signals=False)
     await inner.setup()
     assert inner.server is not None
     handler = inner.server.request_handler
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request.protocol, _Connection)
         try:
-            return await handler(request)
-        except web.HTTPException as error:  # raised before the door is reached
+            return await request.protocol.handle(handler, request)
+        except web.HTTPException as error:  # raised before the middleware is reached
             return http_error(request, error)
 
-    server = _Server(
-        handle, request_factory=inner.server.request_factory, handler_cancellation=True
-    )
+    strangers = None if headers_s is None else Strangers(headers_s)
+    server = _Server(strangers, handle, request_factory=inner.server.request_factory)
     runner = web.ServerRunner(server, shutdown_timeout=1)
     await runner.setup()
     try:
@@ -119,7 +164,7 @@ async def serving(app: web.Application) -> AsyncIterator[web.BaseRunner]:
 
 
 async def listen_tcp(runner: web.BaseRunner, host: str, port: int) -> int:
-    """Take requests from the network; the port, which may have been chosen."""
+    """Listen on the network; returns the port, which the system may have chosen."""
     site = web.TCPSite(runner, host, port, backlog=BACKLOG, reuse_address=True)
     await site.start()
     bound: int = runner.addresses[0][1]
@@ -127,6 +172,6 @@ async def listen_tcp(runner: web.BaseRunner, host: str, port: int) -> int:
 
 
 async def listen_unix(runner: web.BaseRunner, path: Path) -> None:
-    """Take requests from the operator. A socket that a dead owner left behind is replaced."""
+    """Listen on the operator's socket. One that a dead owner left behind is replaced."""
     path.unlink(missing_ok=True)  # noqa: ASYNC240  once, at start
     await web.UnixSite(runner, str(path), backlog=BACKLOG).start()

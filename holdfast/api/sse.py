@@ -1,11 +1,13 @@
-"""Server-sent events: one frame, one write; a slow reader is cut, a run never waits."""
+"""Stream server-sent events. A slow reader is disconnected; a run never waits for readers."""
 
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 from aiohttp import web
 
-from holdfast.channels.http import wire
+from holdfast.api import frames
 from holdfast.core.events import TERMINAL
 from holdfast.gateway import Batches
 
@@ -19,24 +21,36 @@ _HEADERS = {
 }
 
 
+class _EventStream(web.StreamResponse):
+    """A response whose headers travel with its first records, if those are there at once."""
+
+    _send_headers_immediately = False
+
+
+def _send_headers(request: web.Request) -> None:
+    with suppress(ConnectionError):  # the handler finds out by itself
+        request.writer.send_headers()
+
+
 async def stream_events(
     request: web.Request, batches: Batches, *, ends: bool
 ) -> web.StreamResponse:
-    """Write records as they come, until the reader is cut; if it `ends`, to the run's last."""
-    response = web.StreamResponse(headers=_HEADERS)
+    """Write records as they come until the reader is gone; if it `ends`, up to the run's last."""
+    response = _EventStream(headers=_HEADERS)
     await response.prepare(request)
-    data = wire.RETRY
+    get_running_loop().call_soon(_send_headers, request)  # unless they went with records
+    data = frames.RETRY
     async for batch in batches:
         for record in batch:
-            data += wire.frame(record) if ends else wire.session_frame(record)
+            data += frames.frame(record) if ends else frames.session_frame(record)
             if len(data) > _SURE:  # so that little is buffered here for a slow reader
                 if not await _write(request, response.write, data):
                     return response
                 data = b""
         if not batch:
-            data += wire.KEEP_ALIVE
+            data += frames.KEEP_ALIVE
         elif ends and isinstance(batch[-1].fact, TERMINAL):
-            await _write(request, response.write_eof, data + wire.STREAM_CLOSED)
+            await _write(request, response.write_eof, data + frames.STREAM_CLOSED)
             break
         if data and not await _write(request, response.write, data):
             break
@@ -47,7 +61,7 @@ async def stream_events(
 async def _write(
     request: web.Request, write: Callable[[bytes], Awaitable[None]], data: bytes
 ) -> bool:
-    """Whether it could be written; a reader that takes too long is cut."""
+    """Write, and tell whether that worked; disconnect a reader that takes too long."""
     transport = request.transport
     if transport is None:
         return False

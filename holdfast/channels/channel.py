@@ -1,14 +1,19 @@
-"""The contract of a channel: one way in and out, one file.
+"""The contract of a channel. A channel connects Holdfast to one chat platform, in both directions.
 
-A channel turns what a platform says into `Incoming` and hands it on; only when that returns is
-it ours, and only then may the platform be told so. It carries `Outgoing` to the platform, one
-message each, and says how that went: accepted under which id, not now, never, or nobody knows.
-It keeps no state that matters: where it was in the platform's stream of updates is given to it
-at the start and moves with each message, in the transaction that stores the message. What it can
-do stands in fields without defaults: a new channel says so itself.
+Incoming: a channel converts each update of the platform to an `Incoming` and passes it to `take`.
+When `take` returns, Holdfast has stored the update. Only then may the channel confirm it to the
+platform.
 
-Its file has `Settings`, which a table of the configuration is converted to, and `CHANNEL`, by
-which it is found. Secrets are no settings: it asks for them by their name in the environment.
+Outgoing: a channel sends one `Outgoing` as one message and returns the result: accepted (with the
+platform's id), not now, never, or unknown.
+
+A channel keeps no state that must survive a restart. Its position in the platform's stream of
+updates (the cursor) is passed to `receive`, and is stored in the same transaction as each message.
+The fields of `ChannelCapabilities` have no defaults, so every new channel must state each of them.
+
+The module of a channel defines `CHANNEL`, by which Holdfast finds it, and a settings struct, to
+which its table in the configuration is converted. Secrets are not settings: the channel asks for
+them by the name of their environment variable.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,94 +23,99 @@ from holdfast.core.address import Address
 from holdfast.core.types import DeliveryId, Value
 
 
-class Capabilities(Value):
-    """What a channel can do."""
+class ChannelCapabilities(Value):
+    """The features that a channel supports."""
 
-    late: bool  # deliver after a run has ended
-    answerable: bool  # a question of a run can be answered there
-    edits: bool  # change what was sent
+    late: bool  # can deliver after a run has ended
+    answerable: bool  # users can answer a run's questions there
+    edits: bool  # can change a message that it has sent
     buttons: bool
     threads: bool
     typing: bool
     attachments: bool
-    max_length: int  # of one message, in the platform's own measure
-    idempotent_send: bool  # a second copy under the same id is dropped by the platform
+    alerts: bool  # can show a text only to the user who pressed a button
+    max_length: int  # of one message, in the platform's own unit
+    idempotent_send: bool  # the platform drops a second copy with the same id
 
 
 class Incoming(Value):
-    """One thing somebody said or did."""
+    """One message, edit or button press of a user."""
 
-    external_id: str  # the platform's name for it: the same again is the same thing
-    cursor: str  # opaque: what `receive` is given to go on after this one; empty: no stream
-    address: Address  # who, where
-    name: str  # how the sender is called there; for people only
+    external_id: str  # the platform's id of the update; a repeated id is the same update
+    cursor: str  # opaque; `receive(cursor)` continues after this update; empty: no stream
+    address: Address  # the sender and the chat
+    name: str  # the sender's display name, only for people to read
     text: str
-    reply_to: str = ""  # the message it answers; of a press: the one whose button was pressed
-    message_id: str = ""  # its own, to reply to; a press has none
-    quoted: str = ""  # what stands in the message it answers, or the piece of it that is quoted
-    pressed: str = ""  # the data of a button, instead of text
-    edited: bool = False  # it replaces what was said under the same message id
+    reply_to: str = ""  # id of the message it replies to; for a press: the message with the button
+    message_id: str = ""  # its own id, to reply to; empty for a button press
+    quoted: str = ""  # text of the message it replies to, or the quoted part of that text
+    pressed: str = ""  # the data of the pressed button; then `text` is empty
+    edited: bool = False  # it replaces the earlier text with the same message id
+    forwarded: str = ""  # the source of the text if the sender forwarded it; untrusted too
 
 
 class Button(Value):
     text: str
-    data: str  # comes back as `Incoming.pressed`; short
+    data: str  # returned as `Incoming.pressed` when the user presses it; must be short
 
 
 class Outgoing(Value):
-    """One message on its way. `text` is markdown as the model wrote it: one part of `split`."""
+    """One message to send. `text` is Markdown, one of the parts that `split` returned."""
 
     delivery_id: DeliveryId
     address: Address
     text: str
     reply_to: str = ""
-    edit: str = ""  # the message it replaces, where the channel can edit
+    edit: str = ""  # id of the message to replace, if the channel supports edits
     buttons: tuple[tuple[Button, ...], ...] = ()
-    repeated: bool = False  # it may have arrived before: say so in it
-    named_hosts: frozenset[str] = frozenset()  # that the user named; other addresses are defanged
+    repeated: bool = False  # it may have arrived before; the message must say so
+    named_hosts: frozenset[str] = frozenset()  # hosts the user named; links to others are defanged
 
 
 class Accepted(Value):
-    """The platform has it, under this id."""
+    """The platform accepted the message under this id."""
 
     message_id: str
 
 
 class Later(Value):
-    """Not now: sending it again cannot double it."""
+    """The message was not delivered; try again later. A retry cannot create a duplicate."""
 
     reason: str
-    after_s: float
+    after_s: float  # the delay the platform asked for, which is obeyed; 0: it named none
 
 
-class Refused(Value):
-    """Never: blocked, no such chat, too long."""
+class SendRefused(Value):
+    """The message cannot be delivered at all: blocked, no such chat, or too long."""
 
     reason: str
 
 
 class Doubtful(Value):
-    """It may or may not have arrived."""
+    """The message may or may not have arrived."""
 
     reason: str
 
 
-Sent = Accepted | Later | Refused | Doubtful
+Sent = Accepted | Later | SendRefused | Doubtful
 
-# Returns when it is ours, durably. Raises `Transient` when it is not taken: the cursor has not
-# moved, and the same is handed on again later, before what came after it.
-Take = Callable[[Incoming], Awaitable[None]]
+Take = Callable[[Incoming], Awaitable[str]]
+"""Store an update durably, and return the alert text for the user who pressed a button.
+
+The text is empty if the channel has no alerts. `Transient` means that nothing was stored and the
+cursor did not move: the channel passes the same update again later, before the ones after it.
+"""
 
 
 class Hook(Value):
-    """A request that a platform made to us. Nothing in it is believed before it is checked."""
+    """An HTTP request from a platform. It is untrusted until the channel has verified it."""
 
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # header names are in lower case
     body: bytes
 
 
 class HookAnswer(Value):
-    """What the platform is told."""
+    """The HTTP response to the platform."""
 
     status: int
     body: bytes = b""
@@ -113,49 +123,50 @@ class HookAnswer(Value):
 
 
 class Channel(Protocol):
-    """One platform."""
+    """A connection to one platform."""
 
     name: str
-    capabilities: Capabilities
-    trouble: str  # why nothing can be heard just now, for people; empty: all is well
+    capabilities: ChannelCapabilities
+    trouble: str  # why it cannot receive now, for people to read; empty: no problem
 
     async def receive(self, cursor: str, take: Take) -> None:
-        """Hand on what comes after `cursor`, in order, for ever.
+        """Pass every update after `cursor` to `take`, in order, without end.
 
-        Goes on by itself after trouble, and after a `take` that raised `Transient`. Raises
-        `Misconfigured` where only the operator can help: a token that is refused.
+        Continues by itself after network errors and after a `take` that raised `Transient`.
+        Raises `Misconfigured` if only the operator can fix the cause, e.g. a refused token.
         """
-        ...
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Markdown as parts, in order, each of which `deliver` can carry; none: nothing to see.
+        """Split Markdown into parts that `deliver` can send, in order; no parts: nothing visible.
 
-        The same text gives the same parts. Code that is cut is closed and opened again.
+        The same text always gives the same parts. If a cut falls into a code block, the block is
+        closed in one part and reopened in the next.
         """
-        ...
 
     async def deliver(self, message: Outgoing) -> Sent:
-        """Carry one message, as one. Too long for that: `Refused`. Raises only cancellation."""
-        ...
+        """Send one message as one message; `SendRefused` if it is too long for that.
+
+        Raises nothing but cancellation.
+        """
 
     async def show_typing(self, address: Address) -> None:
-        """Say that something is being done, where the platform can; never raises."""
-        ...
+        """Show the platform's typing indicator, if it has one. Never raises."""
 
     async def aclose(self) -> None:
-        """Let go of connections."""
-        ...
+        """Close all connections."""
 
 
 @runtime_checkable
 class Hears(Channel, Protocol):
-    """A channel that its platform calls. Its `receive` keeps `take` in mind and waits for ever."""
+    """A channel whose platform sends updates by HTTP. Its `receive` stores `take` and waits."""
 
-    path: str  # below /hooks/; empty: as it is set up, nobody calls it
+    path: str  # below /hooks/; empty: its settings do not use a webhook
 
     async def hear(self, hook: Hook) -> HookAnswer:
-        """Check it and hand it on. 2xx only when `take` has returned; 503 while nobody takes."""
-        ...
+        """Verify the request and pass it to `take`.
+
+        Answers 2xx only after `take` has returned, and 503 while `receive` is not running.
+        """
 
 
 class Clock(Protocol):
@@ -163,20 +174,19 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
-        ...
 
 
-Secret = Callable[[str], str]  # what the environment has under that name, else `Misconfigured`
+Secret = Callable[[str], str]
+"""Return the value of this environment variable; `Misconfigured` if it is not set."""
 
 
-class Kind(Value):
-    """How a channel is found and made. Its module has one, named `CHANNEL`."""
+class ChannelKind(Value):
+    """The description of a channel. Its module defines one, named `CHANNEL`."""
 
     name: str
-    settings: type[Any]  # a frozen struct that knows all its keys
-    secrets: tuple[str, ...]  # the names that `create` asks for
+    settings: type[Any]  # a frozen struct that refuses unknown keys
+    secrets: tuple[str, ...]  # names of the environment variables that `create` asks for
     create: Callable[[Any, Secret, Clock], Channel]

@@ -1,13 +1,16 @@
-"""Webhooks: a platform of whoever can send and take a signed request (Standard Webhooks).
+"""The webhook channel: signed HTTP requests in both directions (Standard Webhooks).
 
-Both ways a request has an id, a time and a signature over both and the body; one secret for
-both. In: what is unsigned, forged or older than five minutes is refused, so that nobody can say
-again what was said once; the id is the message's name. A body has no keys but those of `Said`:
-so what we sent out can never be sent back to us as if somebody had said it. Out: the id is the
-delivery's. The receiver drops what it has had under the same id: nothing is doubled by sending
-it again.
+Every request has an id, a timestamp and a signature over the id, the timestamp and the body. Both
+directions use the same secret.
 
-The text that goes out is markdown, with addresses that nobody named defanged.
+Incoming: a request that is unsigned, forged or more than five minutes old is refused, so that an
+attacker cannot replay a request. The request id becomes the message's id. The body may contain
+only the keys of `WebhookRequest`, so a request that we sent cannot be returned to us as if a user
+had written it.
+
+Outgoing: the request id is the delivery id. The receiver drops a request whose id it has seen, so
+sending again creates no duplicate. The text is Markdown. Links to hosts that the user did not
+name are defanged.
 """
 
 import base64
@@ -21,25 +24,25 @@ import msgspec
 from msgspec import Meta
 from yarl import URL
 
-from holdfast.channels.addresses import defang
 from holdfast.channels.channel import (
     Accepted,
     Button,
-    Capabilities,
+    ChannelCapabilities,
+    ChannelKind,
     Clock,
     Doubtful,
     Hook,
     HookAnswer,
     Incoming,
-    Kind,
     Later,
     Outgoing,
-    Refused,
     Secret,
+    SendRefused,
     Sent,
     Take,
 )
-from holdfast.channels.split import split
+from holdfast.channels.text.links import defang
+from holdfast.channels.text.split import split
 from holdfast.core.address import Address, ChatType
 from holdfast.core.types import DeliveryId
 from holdfast.errors import Misconfigured, Transient
@@ -49,10 +52,14 @@ TOLERANCE_S = 300.0
 
 _PREFIX = "whsec_"
 _SHORTEST_KEY = 24  # bytes
-_RETRY_S = 1.0
-_LONG_RETRY_S = 60.0  # for what waits until somebody mends it
+BAD_SECRET = f"{SECRET_KEY} is not a webhook secret"
+MAKE_SECRET = (
+    f'use "{_PREFIX}" and the base64 of at least {_SHORTEST_KEY} random bytes: '
+    f'echo "{_PREFIX}$(head -c 32 /dev/urandom | base64)"'
+)
+_LONG_RETRY_S = 60.0  # for problems that a person has to fix
 _BUSY = (408, 425, 429)
-_LOCKED = (401, 403)  # it does not know us; somebody can mend that
+_LOCKED = (401, 403)  # wrong credentials, which a person can fix
 
 Url = Annotated[
     str,
@@ -67,16 +74,16 @@ Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Short = Annotated[str, Meta(max_length=256)]
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the operator says of it."""
+class WebhookSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the channel."""
 
-    url: Url  # where messages are sent to
+    url: Url  # receives our messages
     answer_s: Seconds = 20.0
     connect_s: Seconds = 10.0
 
 
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a sender says: the body of a request to us."""
+class WebhookRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request to us: one message or button press of a user."""
 
     chat: Name
     user: Name
@@ -91,8 +98,8 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edited: bool = False
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
-    """What a receiver is told: the body of our request."""
+class WebhookMessage(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+    """The body of a request that we send: one message to a chat."""
 
     delivery_id: DeliveryId
     chat: str
@@ -106,10 +113,10 @@ class Message(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
 
 
 class Webhook:
-    """One sender and receiver."""
+    """A pair of URLs as a channel: ours receives, the operator's is sent to."""
 
     name = path = "webhook"
-    capabilities = Capabilities(
+    capabilities = ChannelCapabilities(
         late=True,
         answerable=True,
         edits=True,
@@ -117,11 +124,12 @@ class Webhook:
         threads=True,
         typing=False,
         attachments=False,
+        alerts=False,
         max_length=16_000,
         idempotent_send=True,
     )
 
-    def __init__(self, settings: Settings, secret: str, clock: Clock) -> None:
+    def __init__(self, settings: WebhookSettings, secret: str, clock: Clock) -> None:
         self.trouble = ""
         self._key = _key(secret)
         self._url = _url(settings.url)
@@ -131,7 +139,10 @@ class Webhook:
         self._session: aiohttp.ClientSession | None = None
 
     async def receive(self, cursor: str, take: Take) -> None:
-        """Have `hear` hand on what comes, for ever. There is no cursor: senders send again."""
+        """Let `hear` accept requests until cancelled.
+
+        There is no cursor: a sender repeats what we did not confirm.
+        """
         self._take = take
         try:
             await anyio.sleep_forever()
@@ -139,7 +150,7 @@ class Webhook:
             self._take = None
 
     async def hear(self, hook: Hook) -> HookAnswer:
-        """One request, checked before it is read."""
+        """Verify one request, then decode it and pass it to `take`."""
         refusal = self._refusal(hook)
         if refusal:
             return HookAnswer(401, refusal.encode())
@@ -148,29 +159,31 @@ class Webhook:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return HookAnswer(400, str(error).encode(errors="replace"))
         if self._take is None:
-            return HookAnswer(503, b"nobody takes it now")
+            return HookAnswer(503, b"messages are not accepted now")
         try:
             await self._take(incoming)
         except Transient as trouble:
             self.trouble = str(trouble)
-            return HookAnswer(503, b"it cannot be taken now")
+            return HookAnswer(503, b"the message cannot be stored now")
         self.trouble = ""
         return HookAnswer(200)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Parts that fit with no host named."""
+        """Split into parts that fit even if every link in them is defanged."""
         return split(text, _length, self.capabilities.max_length)
 
     async def deliver(self, message: Outgoing) -> Sent:
         """Send one request."""
-        whole = message.text.encode("utf-8", "replace").decode()  # half pairs cannot be sent
+        # A lone surrogate cannot be encoded as UTF-8.
+        whole = message.text.encode("utf-8", "replace").decode()
         text = defang(whole, message.named_hosts)
         if not text.strip():
-            return Refused("there is nothing in it that could be seen")
+            return SendRefused("the message has no visible text")
         if len(text) > self.capabilities.max_length:
-            return Refused(f"it is longer than {self.capabilities.max_length} characters")
+            limit = self.capabilities.max_length
+            return SendRefused(f"the message is longer than {limit} characters")
         where = message.address
-        body = Message(
+        body = WebhookMessage(
             delivery_id=message.delivery_id,
             chat=where.chat,
             thread=where.thread,
@@ -184,29 +197,29 @@ class Webhook:
         return await self._post(body)
 
     async def show_typing(self, address: Address) -> None:
-        """Nothing: there is no such request."""
+        """Do nothing: the protocol has no typing indicator."""
 
     async def aclose(self) -> None:
-        """Close the pool."""
+        """Close the connection pool."""
         if self._session is not None:
             await self._session.close()
 
     def _refusal(self, hook: Hook) -> str:
-        """Why a request is not to be believed; empty: it is."""
+        """Return why a request is not authentic; empty if it is."""
         name, time, given = (
             hook.headers.get(f"webhook-{header}", "") for header in ("id", "timestamp", "signature")
         )
         if not name or not time.isascii() or not time.isdigit() or len(time) > 12:
-            return "webhook-id and webhook-timestamp must be there"
+            return "the headers webhook-id and webhook-timestamp are required"
         expected = _signature(self._key, name, time, hook.body)
-        # All are compared, so that how long it takes says nothing.
+        # Compare all of them, so that the time taken reveals nothing.
         if not any([hmac.compare_digest(_raw(one), expected) for one in given.split(" ")]):
-            return "webhook-signature is not right"
+            return "webhook-signature is wrong"
         if abs(self._clock.now() - int(time)) > TOLERANCE_S:
             return "webhook-timestamp is not within five minutes of our clock"
         return ""
 
-    async def _post(self, message: Message) -> Sent:
+    async def _post(self, message: WebhookMessage) -> Sent:
         if self._session is None:
             connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=jar)
@@ -225,9 +238,9 @@ class Webhook:
                 self._url, data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 retry_after = response.headers.get("retry-after", "")
-                return _judge(message, response.status, retry_after, await response.read())
+                return _send_result(message, response.status, retry_after, await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            return Later("the receiver cannot be reached", _RETRY_S)
+            return Later("cannot reach the receiver", 0.0)
         except TimeoutError:
             return Doubtful(f"the receiver did not answer within {limit_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
@@ -240,7 +253,7 @@ def _signature(key: bytes, name: str, time: str, body: bytes) -> bytes:
 
 
 def _raw(header: str) -> bytes:
-    """A header as it came: the server reads what is no text as half pairs."""
+    """The bytes of a header: the server decodes invalid UTF-8 as lone surrogates."""
     return header.encode("utf-8", "surrogateescape")
 
 
@@ -250,11 +263,7 @@ def _key(secret: str) -> bytes:
     except binascii.Error:
         key = b""
     if len(key) < _SHORTEST_KEY or not secret.strip().startswith(_PREFIX):
-        raise Misconfigured(
-            f"{SECRET_KEY} is no secret for webhooks",
-            f'write "{_PREFIX}" and the base64 of at least {_SHORTEST_KEY} random bytes: '
-            f'echo "{_PREFIX}$(head -c 32 /dev/urandom | base64)"',
-        )
+        raise Misconfigured(BAD_SECRET, MAKE_SECRET)
     return key
 
 
@@ -264,31 +273,33 @@ def _url(text: str) -> URL:
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise Misconfigured("the webhook's url is no address", "write http:// or https://, a host")
+        raise Misconfigured(
+            "the `url` of the webhook channel is not a URL", "use http:// or https:// and a host"
+        )
     return url
 
 
 def _incoming(name: str, body: bytes) -> Incoming:
-    said = msgspec.json.decode(body, type=Said)
-    if not (said.text.strip() or said.pressed):
-        raise msgspec.ValidationError("`text` is empty, and so is `pressed`")
+    request = msgspec.json.decode(body, type=WebhookRequest)
+    if not (request.text.strip() or request.pressed):
+        raise msgspec.ValidationError("`text` and `pressed` are both empty")
     return Incoming(
         external_id=name,
         cursor="",
         address=Address(
             platform=Webhook.name,
-            chat_type=said.chat_type,
-            chat=said.chat,
-            thread=said.thread,
-            user=said.user,
+            chat_type=request.chat_type,
+            chat=request.chat,
+            thread=request.thread,
+            user=request.user,
         ),
-        name=said.name or said.user,
-        text="" if said.pressed else said.text,
-        reply_to=said.reply_to,
-        message_id="" if said.pressed else said.message_id,
-        quoted=said.quoted,
-        pressed=said.pressed,
-        edited=said.edited,
+        name=request.name or request.user,
+        text="" if request.pressed else request.text,
+        reply_to=request.reply_to,
+        message_id="" if request.pressed else request.message_id,
+        quoted=request.quoted,
+        pressed=request.pressed,
+        edited=request.edited,
     )
 
 
@@ -296,32 +307,32 @@ def _length(text: str) -> int:
     return len(defang(text, ())) if text.strip() else 0
 
 
-class _Taken(msgspec.Struct):
+class _Receipt(msgspec.Struct):
     message_id: str | int = ""
 
 
-def _judge(message: Message, status: int, retry_after: str, answer: bytes) -> Sent:
-    """What an answer says about where the message is."""
+def _send_result(message: WebhookMessage, status: int, retry_after: str, answer: bytes) -> Sent:
+    """Conclude from the receiver's answer whether the message was delivered."""
     if 200 <= status < 300:
         try:
-            name = str(msgspec.json.decode(answer, type=_Taken).message_id)
+            name = str(msgspec.json.decode(answer, type=_Receipt).message_id)
         except (msgspec.DecodeError, UnicodeDecodeError):
             name = ""
         return Accepted(message.edit or name or message.delivery_id)
     reason = f"the receiver answered {status}"
     if status < 400:
-        return Later(f"{reason}: write in `url` where it leads to", _LONG_RETRY_S)
+        return Later(f"{reason}: set `url` to the address it redirects to", _LONG_RETRY_S)
     if status in _LOCKED:
-        return Later(f"{reason}: see that both have the same {SECRET_KEY}", _LONG_RETRY_S)
+        return Later(f"{reason}: check that both sides use the same {SECRET_KEY}", _LONG_RETRY_S)
     if status < 500 and status not in _BUSY:
-        return Refused(reason)
+        return SendRefused(reason)
     asked = retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 7
-    return Later(reason, float(retry_after) if asked else _RETRY_S)
+    return Later(reason, float(retry_after) if asked else 0.0)
 
 
-def create(settings: Settings, secret: Secret, clock: Clock) -> Webhook:
-    """The one whose secret the environment has."""
+def create(settings: WebhookSettings, secret: Secret, clock: Clock) -> Webhook:
+    """Create the channel with the secret from the environment."""
     return Webhook(settings, secret(SECRET_KEY), clock)
 
 
-CHANNEL = Kind(Webhook.name, Settings, (SECRET_KEY,), create)
+CHANNEL = ChannelKind(Webhook.name, WebhookSettings, (SECRET_KEY,), create)

@@ -10,14 +10,14 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.cli import command
+from holdfast.cli.arguments import parser as our_parser
 from holdfast.cli.exits import Code
 from holdfast.core.types import Value
 
-_FILES = frozenset({"FILE", "PATH", "DIR", "WORDS"})  # what stands for one in the help
+_FILES = frozenset({"FILE", "PATH", "DIR", "MESSAGE"})  # metavars that stand for a file
 
 
-class Offer(Value):
+class Completions(Value):
     """What may stand in one place."""
 
     choices: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Option(Value):
 
     names: tuple[str, ...]
     about: str
-    value: Offer | None = None
+    value: Completions | None = None
 
 
 class Stand(Value):
@@ -38,13 +38,13 @@ class Stand(Value):
 
     said: str
     options: tuple[Option, ...]
-    words: tuple[Offer, ...]  # one after the other
+    words: tuple[Completions, ...]  # one after the other
     commands: tuple[str, ...]  # that go on from here
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the script."""
-    sys.stdout.write(script(args.shell, command.parser()))
+    sys.stdout.write(script(args.shell, our_parser()))
     return Code.OK
 
 
@@ -66,7 +66,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 def walk(parser: argparse.ArgumentParser, said: str) -> Iterator[Stand]:
     """Every command that can be said, each before those that go on from it."""
     options: list[Option] = []
-    words: list[Offer] = []
+    words: list[Completions] = []
     below: dict[str, argparse.ArgumentParser] = {}
     for action in parser._actions:  # noqa: SLF001  argparse tells it in no other way
         if isinstance(action.choices, dict):
@@ -76,16 +76,16 @@ def walk(parser: argparse.ArgumentParser, said: str) -> Iterator[Stand]:
             options.append(Option(tuple(action.option_strings), _short(action.help), value))
         else:
             words.append(_offer(action))
-    commands = [Offer(tuple(below))] if below else []
+    commands = [Completions(tuple(below))] if below else []
     yield Stand(said, tuple(options), (*commands, *words), tuple(below))
     for name, inner in below.items():
         yield from walk(inner, f"{said} {name}")
 
 
-def _offer(action: argparse.Action) -> Offer:
+def _offer(action: argparse.Action) -> Completions:
     choices = tuple(str(choice) for choice in action.choices or ())
     endless = action.nargs in ("*", "+")
-    return Offer(choices, action.metavar in _FILES, endless)
+    return Completions(choices, action.metavar in _FILES, endless)
 
 
 def _short(about: str | None) -> str:
@@ -127,7 +127,7 @@ def _offers(stands: Sequence[Stand]) -> str:
     lines: list[str] = []
     for stand in stands:
         names = [name for option in stand.options for name in option.names]
-        lines.append(_case([f"'{stand.said} -'"], Offer(tuple(names))))
+        lines.append(_case([f"'{stand.said} -'"], Completions(tuple(names))))
         for option in stand.options:
             if option.value is not None:
                 keys = _quoted(f"{stand.said} {name}" for name in option.names)
@@ -138,7 +138,7 @@ def _offers(stands: Sequence[Stand]) -> str:
     return "".join(f"        {line}\n" for line in lines if line)
 
 
-def _case(keys: Sequence[str], offer: Offer) -> str:
+def _case(keys: Sequence[str], offer: Completions) -> str:
     if offer.choices:
         return f"{'|'.join(keys)}) offered='{' '.join(offer.choices)}' ;;"
     return f"{'|'.join(keys)}) files=yes ;;" if offer.files else ""
@@ -162,7 +162,7 @@ def _fish(stands: Sequence[Stand]) -> Iterator[str]:
                 yield f"{there} -F"
 
 
-def _fish_value(value: Offer | None) -> str:
+def _fish_value(value: Completions | None) -> str:
     if value is None:
         return ""
     if value.choices:

@@ -1,4 +1,4 @@
-"""How a command ends: the codes the shell sees, and the exception that carries one."""
+"""Exit codes, and the exception that carries one."""
 
 from enum import IntEnum
 
@@ -7,19 +7,19 @@ class Code(IntEnum):
     """Exit codes; those from 70 on follow sysexits.h, those from 128 on the signals."""
 
     OK = 0
-    FAILED = 1  # the run failed, or something needs mending
+    FAILED = 1  # the run failed, or there is a problem to fix
     USAGE = 2
     REJECTED = 4  # the model's server refused for good
-    INTERNAL = 70  # our fault
-    OUTPUT = 74  # what is to be written cannot be: the disk is full, say
-    TRY_AGAIN = 75  # nobody could be reached, or what was accepted is held
+    INTERNAL = 70  # a bug in Holdfast
+    OUTPUT = 74  # the output cannot be written, for example on a full disk
+    TRY_AGAIN = 75  # no server reachable, or the run is on hold
     CONFIG = 78
     INTERRUPTED = 130
-    UNREAD = 141  # whoever read our output has left
+    UNREAD = 141  # the reader of our output has gone
 
 
 class Exit(Exception):
-    """The command is over: one line for the user that says what to do, one code for the shell."""
+    """End of the command: one line for the user that says what to do, and the exit code."""
 
     def __init__(self, code: Code, line: str) -> None:
         super().__init__(line)
@@ -27,7 +27,7 @@ class Exit(Exception):
 
 
 def sole(error: BaseException) -> BaseException:
-    """What went wrong, out of the groups that tasks wrap it in."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,51 +1,86 @@
-"""The live output of commands, made harmless: it is text, whatever it wants to be.
+"""Print what a command found: a row each for people, a JSON object each for programs.
 
-Escape sequences are taken out whole, with the other controls and what turns the direction
-of text; line ends and tabs stay. A sequence may come in two pieces: its beginning is kept
-back until the rest is there.
+Notes go to stderr. With NO_COLOR no escape sequence is used at all.
 """
 
-import re
+import curses
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TypeVar
 
-# CSI; OSC and its kin with their text, up to their end; any other short one.
-_ESCAPE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
-    r"|\x1b[ -/]*[0-OQ-WYZ`-~\\]"
-)
-_BEGUN = re.compile(
-    r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\x9b[0-?]*|\r)\Z"
-)
-_KEPT_BACK = 1024  # more than that is no sequence
-_DROPPED = dict.fromkeys(
-    [
-        *(c for c in range(32) if chr(c) not in "\n\t"),
-        *range(0x7F, 0xA0),
-        0x061C,
-        *range(0x200E, 0x2010),
-        *range(0x2028, 0x202F),
-        *range(0x2066, 0x206A),
-        *range(0xD800, 0xE000),
-    ]
-)
+import msgspec
+
+from holdfast.cli.exits import Code, Exit
+from holdfast.config import process as settings
+from holdfast.core.text.escape import visible
+
+ERASE = "\r\x1b[K"
+
+T = TypeVar("T")
 
 
-class Output:
-    """What calls say while they work, each a stream of its own."""
+def print_each(
+    found: Sequence[T], row: Callable[[T], str], none: str, encode: Callable[[T], str] | None
+) -> None:
+    """Print a row each, or `none`; with `encode` a JSON object each, or nothing."""
+    for one in found:
+        print(encode(one) if encode else row(one))
+    if none and not found and not encode:
+        print(none)
 
-    def __init__(self) -> None:
-        self._begun: dict[str, str] = {}
 
-    def text(self, call_id: str, delta: str) -> str:
-        """What of `delta`, and of what came before, can be shown now."""
-        whole = _ESCAPE.sub("", self._begun.pop(call_id, "") + delta)
-        begun = _BEGUN.search(whole)
-        if begun is not None and len(begun[0]) <= _KEPT_BACK:
-            self._begun[call_id] = begun[0]
-            whole = whole[: begun.start()]
-        # A bar that is drawn over itself becomes a line each time.
-        return whole.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED)
+def as_json(value: object) -> str:
+    """Encode a value as the API does."""
+    return msgspec.json.encode(value).decode()
 
-    def end(self, call_id: str) -> None:
-        """The call is over; half a sequence is none."""
-        self._begun.pop(call_id, None)
+
+def all_fields(struct: msgspec.Struct) -> str:
+    """Encode a struct with every field, also those that the API leaves out."""
+    return as_json(msgspec.structs.asdict(struct))
+
+
+def only(found: Sequence[T], key: Callable[[T], str], start: str, things: str, none: str) -> T:
+    """Return the one whose key begins so. Raises `Exit` if there is none, or several."""
+    match [one for one in found if key(one).startswith(start)]:
+        case [one]:
+            return one
+        case []:
+            raise Exit(Code.FAILED, none)
+        case several:
+            listed = ", ".join(map(key, several))
+            raise Exit(Code.USAGE, f"{len(several)} {things} match: {listed}")
+
+
+def local(at: float) -> datetime:
+    """Return a time in the time zone of this machine."""
+    return datetime.fromtimestamp(at, UTC).astimezone()
+
+
+def short(text: str, room: int) -> str:
+    """Return the beginning of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= room else f"{line[: room - 1]}…"
+
+
+def note(text: str) -> None:
+    """Print a note of our own."""
+    tell(visible(text) + "\n")
+
+
+def tell(text: str) -> None:
+    """Print to stderr; that it cannot be written must not cost the answer."""
+    with suppress(OSError):
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def is_clever() -> bool:
+    """Tell whether stderr is a terminal that can dim text and erase a line."""
+    if sys.stderr is None or not sys.stderr.isatty() or settings.wants_no_colour():
+        return False
+    try:
+        curses.setupterm(fd=sys.stderr.fileno())
+        return bool(curses.tigetstr("dim") and curses.tigetstr("el"))
+    except curses.error:  # nothing is known of it
+        return False

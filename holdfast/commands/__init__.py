@@ -1,0 +1,1 @@
+"""Slash commands, grouped by what they are about. The contract is `command.py`."""

@@ -1,22 +1,22 @@
-"""The contract of a slash command: one file, one command.
+"""The contract of a slash command. Each module here, and a plugin, lists its own in `COMMANDS`.
 
-A command is words for the gateway itself, not for the agent: `/stop`, `/status`. It gets the
-conversation it was said in and what stands behind its name, and returns what to say there, as
-markdown; empty: nothing. What it may not do is refused by the conversation, in words for people.
+A command is for the gateway, not for the agent: `/stop`, `/status`. It gets the conversation it
+was sent in and the text after its name, and returns its reply as Markdown; empty: no reply. The
+conversation refuses what the sender may not do, with a message for people.
 """
 
 from collections.abc import Awaitable, Callable
 
-from holdfast.core.approval import Role
+from holdfast.core.approval.approval import Role
 from holdfast.core.types import Value
-from holdfast.gateway import Chat
+from holdfast.gateway import CommandTarget
 
 
 class Command(Value):
-    """One command. Nothing has a default: a new one says so itself."""
+    """One command. No field has a default: every command states all of them."""
 
     name: str  # without the slash
-    arguments: str  # as the help shows them: "[words]"
+    arguments: str  # as the help shows them: "[message]"
     help: str  # one line
     needs: Role
-    run: Callable[[Chat, str], Awaitable[str]]
+    run: Callable[[CommandTarget, str], Awaitable[str]]

@@ -1,14 +1,18 @@
-"""How answers to commands put things: ages, numbers, other people's words."""
+"""What commands share: ages, numbers and quoted text in replies; commands without an argument."""
 
 import re
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
+from holdfast.gateway import CommandTarget
+
+NO_ARGUMENT = "Nothing was done: /{name} takes no argument. Send it alone."
 _LONG_AGO_S = 30 * 86400.0
-_SHOWN = 60  # characters of other people's words
+_SHOWN = 60  # characters of quoted text
 
 
 def ago(at: float, now: float) -> str:
-    """When that was, as people say it; a date if it is long ago."""
+    """Return the age of a time: "5 min ago"; a date if it is long ago."""
     past_s = now - at
     if past_s < 60:
         return "just now"
@@ -18,7 +22,7 @@ def ago(at: float, now: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """How long that is, rounded down."""
+    """Return a duration, rounded down."""
     if seconds < 60:
         return "less than a minute"
     if seconds < 3600:
@@ -29,12 +33,12 @@ def lasting(seconds: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """So many of them: "1 step", "3 steps"."""
+    """Return a number with its noun: "1 step", "3 steps"."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def code(text: str) -> str:
-    """The beginning of `text` on one line, as it is: nothing in it is read as markdown."""
+    """Quote the beginning of `text` on one line, so that none of it is read as Markdown."""
     line = " ".join(text.split())
     shown = line[:_SHOWN] + ("…" if len(line) > _SHOWN else "")
     ticks = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
@@ -42,6 +46,14 @@ def code(text: str) -> str:
     return f"{ticks}{pad}{shown}{pad}{ticks}" if shown else ""
 
 
-def alone(name: str) -> str:
-    """What to say of words behind a command that takes none: it has done nothing."""
-    return f"Nothing was done: /{name} takes no words. Send it alone."
+def without_argument(
+    name: str, run: Callable[[CommandTarget], Awaitable[str]]
+) -> Callable[[CommandTarget, str], Awaitable[str]]:
+    """Make a command that takes no argument: with one it does nothing."""
+
+    async def checked(chat: CommandTarget, rest: str) -> str:
+        if rest:
+            return NO_ARGUMENT.format(name=name)
+        return await run(chat)
+
+    return checked

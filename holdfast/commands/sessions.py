@@ -1,34 +1,91 @@
-"""/sessions: the sessions this conversation has had."""
+"""/new, /resume, /sessions, /undo, /retry, /model and /usage: the session of a conversation."""
 
 from holdfast.commands.command import Command
-from holdfast.commands.phrases import ago, code
-from holdfast.core.approval import Role
-from holdfast.gateway import Chat, ChatSession
+from holdfast.commands.phrases import ago, code, without_argument
+from holdfast.core.approval.approval import Role
+from holdfast.gateway import ChatSession, CommandTarget
 
-_SHOWN = 10  # as many as fit a phone
+STARTED = "This is a new session. /resume returns to the previous one."
+NO_SESSIONS = "No sessions yet: your next message starts one."
+_SHOWN = 10  # fits the screen of a phone
+_DIGITS = 9  # no session number is longer
+_CONFIGURED = "default"
 
 
-async def _run(chat: Chat, rest: str) -> str:
+async def _new(chat: CommandTarget) -> str:
+    await chat.begin()
+    return STARTED
+
+
+async def _resume(chat: CommandTarget, rest: str) -> str:
+    number = rest.removeprefix("#")
+    if rest and not (number.isdecimal() and len(number) <= _DIGITS):
+        return "/resume takes the number of a session; /sessions lists them."
+    back = await chat.resume(int(number) if rest else None)
+    started = f"started {ago(back.begun_at, back.now)}"
+    return f"Back in session {back.number}: {_first_words(back)}, {started}."
+
+
+async def _sessions(chat: CommandTarget, rest: str) -> str:
     found = sorted(await chat.sessions(), key=lambda one: one.number, reverse=True)
     if not found:
-        return "No sessions yet: your next words begin one."
+        return NO_SESSIONS
     shown = [one for at, one in enumerate(found) if at < _SHOWN or one.current]
-    lines = [_line(one) for one in shown]
+    lines = [
+        f"{one.number}. {_first_words(one)}, {ago(one.begun_at, one.now)}"
+        + (", **current**" if one.current else "")
+        for one in shown
+    ]
     if len(found) > len(shown):
         lines.append(f"And {len(found) - len(shown):,} older.")
-    return "\n".join([*lines, "/resume and a number brings one back."])
+    return "\n".join([*lines, "/resume NUMBER returns to one of them."])
 
 
-def _line(one: ChatSession) -> str:
-    current = ", **current**" if one.current else ""
-    words = code(one.first_words) or "no words yet"
-    return f"{one.number}. {words}, {ago(one.begun_at, one.now)}{current}"
+def _first_words(one: ChatSession) -> str:
+    return code(one.first_words) or "no messages yet"
 
 
-COMMAND = Command(
-    name="sessions",
-    arguments="",
-    help="The sessions of this chat, newest first.",
-    needs=Role.READ,
-    run=_run,
+async def _undo(chat: CommandTarget) -> str:
+    words = code(await chat.undo())
+    return f"Undone: {words}" if words else "Undone."
+
+
+async def _retry(chat: CommandTarget) -> str:
+    await chat.retry()
+    return ""  # the new run will answer
+
+
+async def _model(chat: CommandTarget, rest: str) -> str:
+    if not rest:
+        model = code((await chat.status()).model)
+        return f"Model: {model}. /model NAME changes it, /model default resets it."
+    if len(rest.split()) > 1:
+        return "/model takes one name, or default for the configured model."
+    chosen = await chat.choose_model("" if rest.lower() == _CONFIGURED else rest)
+    return f"Model: {code(chosen)}, in this session, from the next run on."
+
+
+async def _usage(chat: CommandTarget, rest: str) -> str:
+    spent = await chat.usage()
+    if not spent.total_tokens:
+        return "No tokens yet in this session."
+    parts = f"{spent.input_tokens:,} read, {spent.output_tokens:,} written"
+    return f"Tokens in this session: {spent.total_tokens:,} ({parts})."
+
+
+_NEW_HELP = "Start a new session; stop the active run."
+_RESUME_HELP = "Return to an earlier session; alone: to the previous one."
+_SESSIONS_HELP = "List the sessions of this chat, newest first."
+_UNDO_HELP = "Remove your last message and its answer; effects of tools are not undone."
+_RETRY_HELP = "Run your last message again and replace its answer."
+_MODEL_HELP = "Choose the model of this session; default: the configured one; alone: show it."
+_USAGE_HELP = "Show how many tokens this session has used."
+COMMANDS = (
+    Command("new", "", _NEW_HELP, Role.RUN, without_argument("new", _new)),
+    Command("resume", "[number]", _RESUME_HELP, Role.RUN, _resume),
+    Command("sessions", "", _SESSIONS_HELP, Role.READ, _sessions),
+    Command("undo", "", _UNDO_HELP, Role.RUN, without_argument("undo", _undo)),
+    Command("retry", "", _RETRY_HELP, Role.RUN, without_argument("retry", _retry)),
+    Command("model", "[name]", _MODEL_HELP, Role.RUN, _model),
+    Command("usage", "", _USAGE_HELP, Role.READ, _usage),
 )

@@ -1,48 +1,53 @@
-"""/status: how things stand in this conversation."""
+"""/status: show the state of this conversation. /stop: stop the active run."""
 
 from collections.abc import Iterator
 
 from holdfast.commands.command import Command
 from holdfast.commands.phrases import ago, code, count, lasting
-from holdfast.core.approval import ApprovalRequested, Role
-from holdfast.core.run import Status
-from holdfast.gateway import Chat, ChatStatus, Health, RunView
+from holdfast.core.approval.approval import ApprovalRequested, Role
+from holdfast.core.run.run import RunPhase
+from holdfast.gateway import ChatStatus, CommandTarget, Health, RunView
 
+NO_ACTIVE_RUN = "**No active run.**"
+BUSY_MODE = "A new message during a run: {mode}"
+NEEDS_APPROVAL = "It waits for your approval (/approve or /deny; add the id if there are several):"
+NEXT_IS_NEW = "Your next message starts a new session; /resume returns to this one."
+NOT_ACTIVE = "No run was active."
 _HEADS = {
-    Status.QUEUED: "Next in line",
-    Status.RUNNING: "At work",
-    Status.WAITING: "Waiting",
-    Status.INTERRUPTED: "Cut short, to be continued",
+    RunPhase.QUEUED: "Queued",
+    RunPhase.RUNNING: "Running",
+    RunPhase.WAITING: "Waiting",
+    RunPhase.INTERRUPTED: "Interrupted, will continue",
 }
 
 
-async def _run(chat: Chat, rest: str) -> str:
+async def _status(chat: CommandTarget, rest: str) -> str:
     now = await chat.status()
     return "\n".join([*_work(now), *_waits(now), *_setup(now), *_trouble(now.health)])
 
 
 def _work(now: ChatStatus) -> Iterator[str]:
     if now.run is None:
-        yield "**Nothing is at work.**"
+        yield NO_ACTIVE_RUN
     else:
-        begun = f"asked for {ago(now.run.created_at, now.now)}"
+        begun = f"sent {ago(now.run.created_at, now.now)}"
         steps = count(now.steps, "step") if now.steps else "no step yet"
         yield f"**{_head(now.run)}:** {code(now.run.run_id)}, {begun}, {steps}."
     if now.waiting:
-        yield f"Behind it: {count(now.waiting, 'run')}."
+        yield f"Waiting behind it: {count(now.waiting, 'run')}."
     if now.suspended:
-        yield "Your next words begin a fresh session; /resume goes back to this one."
+        yield NEXT_IS_NEW
 
 
 def _head(run: RunView) -> str:
-    return "Being stopped" if run.stopping else _HEADS.get(run.status, "Just ended")
+    return "Stopping" if run.stopping else _HEADS.get(run.status, "Just ended")
 
 
 def _waits(now: ChatStatus) -> Iterator[str]:
     if now.question:
-        yield f"It asks you: {code(now.question)} Your next words are the answer."
+        yield f"It asks: {code(now.question)} Your next message is the answer."
     if now.approvals:
-        yield "It needs your approval (/approve or /deny, the first one first):"
+        yield NEEDS_APPROVAL
         yield from (f"- {_asked(asked, now.now)}" for asked in now.approvals)
 
 
@@ -53,9 +58,9 @@ def _asked(asked: ApprovalRequested, now: float) -> str:
 
 def _setup(now: ChatStatus) -> Iterator[str]:
     yield f"Model: {code(now.model)}"
-    yield f"New words while it works: {now.busy_mode} (/busy)"
+    yield f"{BUSY_MODE.format(mode=now.busy_mode)} (/busy)"
     if now.health.sandbox_note != now.health.paused:
-        yield f"Sandbox: {now.health.sandbox_note or now.health.sandbox or 'not known yet'}"
+        yield f"Sandbox: {now.health.sandbox_note or now.health.sandbox or 'not tested yet'}"
 
 
 def _trouble(health: Health) -> Iterator[str]:
@@ -64,13 +69,19 @@ def _trouble(health: Health) -> Iterator[str]:
     if health.status != "ready":
         yield f"**The gateway is {health.status}.**"
     if health.journal != "ok":
-        yield f"**The journal is {health.journal}:** nothing new is taken on."
+        yield f"**The journal is {health.journal}:** new requests are refused."
 
 
-COMMAND = Command(
-    name="status",
-    arguments="",
-    help="What it works on, what it waits for, and with which model.",
-    needs=Role.READ,
-    run=_run,
+async def _stop(chat: CommandTarget, rest: str) -> str:
+    """Stop, whatever text follows the command."""
+    stopped = await chat.stop()
+    said = f"Stopped: {count(stopped, 'run')}." if stopped else NOT_ACTIVE
+    return said + (f" {NEXT_IS_NEW}" if (await chat.status()).suspended else "")
+
+
+_STATUS_HELP = "Show the active run, what it waits for, and the model."
+_STOP_HELP = "Stop the active run and those that wait behind it, and leave the session."
+COMMANDS = (
+    Command("status", "", _STATUS_HELP, Role.READ, _status),
+    Command("stop", "", _STOP_HELP, Role.RUN, _stop),
 )

@@ -20,14 +20,14 @@ from msgspec import NODEFAULT, Meta
 from msgspec.structs import FieldInfo, fields
 
 from holdfast.channels import OWN
-from holdfast.channels.channel import Kind
+from holdfast.channels.channel import ChannelKind
+from holdfast.config.secrets import Secret
 from holdfast.core.address import ChatType, Groups
-from holdfast.core.approval import Role
-from holdfast.core.delivery import OnAmbiguous
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat.delivery import OnAmbiguous
 from holdfast.core.inbox import Mode
 from holdfast.core.types import Value
 from holdfast.errors import Misconfigured
-from holdfast.secret import Secret
 
 SECTION = "channels"
 _SECRET = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -86,7 +86,7 @@ class Table(Value):
         return f"[{SECTION}.{self.name}]"
 
 
-class Given(Value):
+class GivenSecret(Value):
     """A secret, whose it is, and where it comes from."""
 
     channel: str
@@ -98,13 +98,13 @@ class Channels(Value):
     """All that is set up, and every secret that belongs to a channel, by its name."""
 
     tables: Mapping[str, Table] = {}
-    secrets: Mapping[str, Given] = {}
+    secrets: Mapping[str, GivenSecret] = {}
 
 
 def read(path: Path, tables: object, environ: Mapping[str, str], *, plugins: bool) -> Channels:
     """What the file and the environment say of channels. `plugins` may bring more of them."""
     found: dict[str, Table] = {}
-    secrets: dict[str, Given] = {}
+    secrets: dict[str, GivenSecret] = {}
     for name, raw in _each(path, tables, plugins=plugins):
         names = [*OWN.get(name, [key for key in raw if _SECRET.fullmatch(key)])]
         secrets |= _secrets(path, name, names, raw, environ)
@@ -149,8 +149,8 @@ def _secrets(
     names: list[str] | tuple[str, ...],
     raw: Mapping[str, object],
     environ: Mapping[str, str],
-) -> dict[str, Given]:
-    found: dict[str, Given] = {}
+) -> dict[str, GivenSecret]:
+    found: dict[str, GivenSecret] = {}
     for name in names:
         value, origin, written = raw.get(name, ""), str(path), f"{path}: {SECTION}.{channel}.{name}"
         if environ.get(name):
@@ -160,7 +160,7 @@ def _secrets(
                 f"{written} is not usable as a secret", "it must be a text of visible characters"
             )
         if value:
-            found[name] = Given(channel, Secret(value), origin)
+            found[name] = GivenSecret(channel, Secret(value), origin)
     return found
 
 
@@ -191,7 +191,7 @@ def _check_users(path: Path, name: str, users: object) -> None:
 
 
 def _settings(name: str) -> type[Any]:
-    kind: Kind = import_module(f"holdfast.channels.{name}").CHANNEL
+    kind: ChannelKind = import_module(f"holdfast.channels.{name}").CHANNEL
     return kind.settings
 
 

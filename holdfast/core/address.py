@@ -1,12 +1,12 @@
-"""The address: where words come from, and which session they belong to for now.
+"""The address of a chat message, and the session that it belongs to.
 
-A conversation has one key, and no two share one: what is not plain is escaped, an id that
-is too long is hashed. Every key is a legal session id. Behind a key is one session at a
-time: the first bears the key's own name, a fresh one gets a number. Old ones keep theirs,
-stay readable, and can be brought back; nobody reaches one through another key.
+Each conversation has its own key: special characters are escaped, an id that is too long is
+hashed. Every key is a valid session id. A key has one current session at a time. The first
+session has the key as its id, later ones add a number. Old sessions stay readable and can be
+resumed, but only through their own key.
 
-A suspended session is always left behind; an idle one by policy, unless it has unfinished
-work: what was accepted is not cut off from its history by the hour of the day.
+A suspended session is always replaced by a new one. An idle session is replaced by policy, but
+not while it has unfinished work, which must keep its history.
 """
 
 import re
@@ -36,26 +36,26 @@ class ChatType(StrEnum):
 
 
 class Groups(StrEnum):
-    """Whose a session in a group is."""
+    """The owner of sessions in a group: each user, or the group."""
 
     PER_USER = "per_user"
     SHARED = "shared"
 
 
 class Sender(NamedTuple):
-    """Who speaks, as the platform vouches for it."""
+    """The sender of a message, authenticated by the platform."""
 
     platform: str
     user: str
 
     @property
     def owner(self) -> Owner:
-        """Whose sessions these are. Never the operator: no name without a colon comes from here."""
+        """The owner of the sender's sessions. It has a colon, so it is never the operator."""
         return Owner(f"{_quote(self.platform)}:{_quote(self.user)}")
 
 
 class Address(Fact, omit_defaults=True):
-    """Where something was said. Empty: the platform has no such thing there."""
+    """The place of a message. An empty field: the platform has none there."""
 
     platform: str
     chat_type: ChatType
@@ -69,12 +69,12 @@ class Address(Fact, omit_defaults=True):
 
     @property
     def place(self) -> "Address":
-        """The chat and thread, whoever speaks there."""
+        """The chat and thread, without the user."""
         return replace(self, user="")
 
     @property
     def key(self) -> Key:
-        """Its name; no other address has the same. A thread without a name keeps its place."""
+        """The unique name of this address. An empty thread before a user keeps its position."""
         parts = [self.platform, self.chat_type, self.chat]
         if self.thread or self.user:
             parts.append(self.thread)
@@ -84,7 +84,7 @@ class Address(Fact, omit_defaults=True):
 
 
 def read(key: str) -> Address | None:
-    """The address of that key. None: it is no key, or holds an id too long to stand in one."""
+    """Return the address of `key`; None if it is not a key, or if it contains a hashed id."""
     head, _, rest = key.partition(f"{_HEAD}:")
     parts = rest.split(":")
     if head or not 3 <= len(parts) <= 5:
@@ -100,13 +100,13 @@ def read(key: str) -> Address | None:
 
 
 def conversation(address: Address, groups: Groups) -> Address:
-    """What a session is kept for: a direct chat, a user's part of a group, or all of it."""
+    """Return the address that has a session: a direct chat, one user in a group, or the group."""
     per_user = address.chat_type is ChatType.GROUP and groups is Groups.PER_USER
-    return address if per_user else address.place  # a direct chat is one user's anyway
+    return address if per_user else address.place  # a direct chat has only one user
 
 
 def owner(address: Address, groups: Groups) -> Owner:
-    """Whose the session is: the user's, or, where all speak in one, the chat's."""
+    """Return the owner of the session: the user or, if the chat shares one session, the chat."""
     per_user = address.chat_type is ChatType.GROUP and groups is Groups.PER_USER
     if per_user or address.chat_type is ChatType.DIRECT:
         return address.sender.owner
@@ -125,33 +125,33 @@ def _unquote(piece: str) -> str:
 
 
 class Why(StrEnum):
-    """Why a key got the session it has."""
+    """The reason why a key got its current session."""
 
     FIRST = "first"
-    NEW = "new"  # somebody asked for a fresh one
-    RESUMED = "resumed"  # somebody asked for an old one
+    NEW = "new"  # a user asked for a new one
+    RESUMED = "resumed"  # a user asked for an old one
     SUSPENDED = "suspended"
     IDLE = "idle"
     DAILY = "daily"
 
     @property
     def automatic(self) -> bool:
-        """Nobody asked for it, so somebody is told."""
+        """Tell if no user asked for it, so that the chat has to be told."""
         return self in (Why.SUSPENDED, Why.IDLE, Why.DAILY)
 
 
 class Never(Value):
-    """A session goes on until somebody says otherwise."""
+    """A session goes on until a user asks for a new one."""
 
 
 class Idle(Value):
-    """Afresh after so many minutes without an input."""
+    """A new session starts after so many minutes without an input."""
 
     minutes: float
 
 
 class Daily(Value):
-    """Afresh with the first input after `hour` o'clock, local time."""
+    """A new session starts with the first input after `hour` o'clock, local time."""
 
     hour: int
     utc_offset_s: float
@@ -163,7 +163,7 @@ MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 
 
 def due(policy: Reset, last_input_at: float, now: float) -> Why | None:
-    """Why the next input begins afresh, if it does. A clock that went back resets nothing."""
+    """Return why the next input starts a new session, or None. A clock set back resets nothing."""
     match policy:
         case Idle(minutes=minutes):
             return Why.IDLE if now - last_input_at >= minutes * MINUTE_S else None
@@ -178,7 +178,7 @@ def _day(policy: Daily, at: float) -> float:
 
 
 class KeyBound(Fact, tag="key.bound"):
-    """From here on `key` leads to that session."""
+    """From here on `session_id` is the current session of `key`."""
 
     key: Key
     session_id: SessionId
@@ -186,7 +186,7 @@ class KeyBound(Fact, tag="key.bound"):
 
 
 class BusyModeChosen(Fact, tag="key.busy_mode"):
-    """What a message does to a busy run here, by the word of somebody in the chat."""
+    """A user in the chat chose what a message does to a busy run there."""
 
     key: Key
     mode: Mode
@@ -201,25 +201,25 @@ class Bound(Value):
     at: float
 
 
-class Chat(Value):
-    """What the facts say of one key: its sessions in the order they were current."""
+class ChatSessions(Value):
+    """The recorded state of one key: its sessions in the order they were current."""
 
     bound: tuple[Bound, ...] = ()
-    mode: Mode | None = None  # None: nobody in the chat has chosen
+    mode: Mode | None = None  # None: not chosen in the chat
 
     @property
     def sessions(self) -> tuple[SessionId, ...]:
-        """All there have been, each once, the oldest first."""
+        """All sessions of this key, each once, oldest first."""
         return tuple(dict.fromkeys(b.session_id for b in self.bound))
 
 
-Chats = Mapping[Key, Chat]
+Chats = Mapping[Key, ChatSessions]
 
-_NEW_HERE = Chat()
+_NEW_HERE = ChatSessions()
 
 
 def evolve(chats: Chats, event: Event, at: float) -> Chats:
-    """What `event` means for its key."""
+    """Return `chats` after `event`."""
     chat = chats.get(event.key, _NEW_HERE)
     if isinstance(event, BusyModeChosen):
         return {**chats, event.key: replace(chat, mode=event.mode)}
@@ -233,18 +233,18 @@ def evolve(chats: Chats, event: Event, at: float) -> Chats:
 
 
 def current(chats: Chats, key: Key) -> SessionId | None:
-    """The session behind `key`; None before the first."""
+    """Return the current session of `key`; None before the first."""
     bound = chats.get(key, _NEW_HERE).bound
     return bound[-1].session_id if bound else None
 
 
 def busy_mode(chats: Chats, key: Key, configured: Mode = Mode.INTERRUPT) -> Mode:
-    """What a message does to a busy run there."""
+    """Return what a message does to a busy run there."""
     return chats.get(key, _NEW_HERE).mode or configured
 
 
 class Condition(Value):
-    """What is known of the session behind a key when the next input comes."""
+    """The state of a key's current session when the next input arrives."""
 
     suspended: bool
     unfinished: bool  # a run of it is open, or one was cut and none has completed since
@@ -254,9 +254,9 @@ class Condition(Value):
 def route(
     chats: Chats, key: Key, condition: Condition | None, policy: Reset, now: float
 ) -> KeyBound | None:
-    """What must be said before the next input of `key`; None: it goes where the last one went.
+    """Return the fact that gives `key` another session before its next input; None: it keeps it.
 
-    `condition` is that of the current session, None if it was bound and never opened.
+    `condition` is the state of the current session; None: it was bound but never opened.
     """
     if current(chats, key) is None:
         return begin(chats, key, Why.FIRST)
@@ -264,26 +264,26 @@ def route(
         return None
     if condition.suspended:
         return begin(chats, key, Why.SUSPENDED)
-    used_at = max(condition.last_input_at, chats[key].bound[-1].at)  # to bring it back is to use it
+    used_at = max(condition.last_input_at, chats[key].bound[-1].at)  # resuming it is using it
     reason = None if condition.unfinished else due(policy, used_at, now)
     return None if reason is None else begin(chats, key, reason)
 
 
 def begin(chats: Chats, key: Key, reason: Why) -> KeyBound:
-    """A session behind `key` that nobody has used yet."""
+    """Give `key` a new session."""
     number = len(chats.get(key, _NEW_HERE).sessions) + 1
-    name = key if number == 1 else f"{key}~~{number}"  # no key has a text like this
+    name = key if number == 1 else f"{key}~~{number}"  # `~~` occurs only before a hash in keys
     return KeyBound(key=key, session_id=SessionId(name), reason=reason)
 
 
 class NoSuchSession(Value):
-    """There is nothing to bring back. The same words whether it is elsewhere or nowhere."""
+    """There is nothing to resume. The text does not reveal if the session exists elsewhere."""
 
     reason: str
 
 
 def resume(chats: Chats, key: Key, wanted: SessionId | None) -> KeyBound | NoSuchSession:
-    """Bring back an old session of `key`: the one named, or the one that was current before."""
+    """Resume an old session of `key`: the one named, or the one that was current before."""
     now = current(chats, key)
     bound = chats.get(key, _NEW_HERE).bound
     old = [b.session_id for b in bound if b.session_id != now]

@@ -1,25 +1,18 @@
-"""Everything that can have happened: the union of the machines' facts.
+"""All events: the union of the state machines' facts.
 
-A `Record` is a fact with its place: which stream, which number, when. Deltas are
-facts too, but nothing is ever decided by them: they are merged before they get a
-number, kept in a table of their own and forgotten after their retention.
+A `Record` is a fact with its stream, number and time. Deltas are facts too, but no decision
+depends on them: they are merged before they get a number, stored in their own table and deleted
+after their retention.
 """
 
 from typing import NamedTuple
 
-from holdfast.core import (
-    access,
-    approval,
-    call,
-    chats,
-    child,
-    delivery,
-    inbox,
-    lifecycle,
-    process,
-    run,
-    session,
-)
+from holdfast.core import inbox
+from holdfast.core.approval import approval
+from holdfast.core.chat import access, chats, delivery
+from holdfast.core.life import lifecycle
+from holdfast.core.run import call, child, process, run
+from holdfast.core.session import session
 from holdfast.core.types import CallId, Fact, RunId
 
 
@@ -36,7 +29,7 @@ class ReasoningDelta(Fact, tag="reasoning.delta"):
 
 
 class ToolProgress(Fact, tag="tool.progress"):
-    """What a call says on its way."""
+    """Output of a call while it is running."""
 
     run_id: RunId
     turn: int
@@ -65,7 +58,7 @@ Event = (
     | child.Own
 )
 
-# What somebody acts upon as soon as it is recorded: it must survive a power cut.
+# Facts with consequences outside of the journal: they must survive a power failure.
 ACTED_UPON: frozenset[type[Fact]] = frozenset(
     {
         inbox.InputAdmitted,
@@ -85,6 +78,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.Standing,
         process.ProcessStarted,
         lifecycle.GatewayWanted,
+        lifecycle.JournalRestored,
         delivery.DeliveryQueued,
         delivery.SendStarted,
         delivery.SendAccepted,
@@ -101,7 +95,7 @@ TERMINAL = (run.RunCompleted, run.RunFailed, run.RunCancelled)
 
 
 class Record(NamedTuple):
-    """A fact, where it stands, and when it was written."""
+    """A fact with its stream, its number and its time."""
 
     stream: int
     seq: int
@@ -110,6 +104,6 @@ class Record(NamedTuple):
 
 
 def run_of(fact: Fact) -> RunId | None:
-    """The run a fact speaks of, if it speaks of one."""
+    """Return the run that a fact is about; None if there is none."""
     run_id: RunId | None = getattr(fact, "run_id", None)
     return run_id

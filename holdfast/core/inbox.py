@@ -1,23 +1,24 @@
-"""The inbox: one input, from the moment it is ours to the moment a run reads it.
+"""The inbox: one input, from its admission to the moment a run reads it.
 
-An input is admitted when it is in the journal; from then on it may not be lost. It
-ends in exactly one of three ways: a run reads it (promoted), something took its
-place before a run could (superseded), or it turned out that it may not be read
-(refused). Its place in the conversation is where it was promoted, not where it was
-admitted: words typed while a run works come after that run's answer.
+An input is admitted when it is in the journal; from then on it must not be lost. It ends in
+exactly one of three ways: a run reads it (promoted), something else replaces it before a run
+reads it (superseded), or it may not be read (refused). Its position in the conversation is where
+it was promoted, not where it was admitted: a message sent while a run is active comes after that
+run's answer.
 """
 
 from enum import StrEnum
+from hashlib import sha256
 
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.machine import moved
 from holdfast.core.messages import Image, Message
 from holdfast.core.types import Fact, InputId, RunId
-from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
+class InputStatus(StrEnum):
     ADMITTED = "admitted"
     PROMOTED = "promoted"
     SUPERSEDED = "superseded"
@@ -25,32 +26,39 @@ class Status(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self is not Status.ADMITTED
+        return self is not InputStatus.ADMITTED
 
 
 class Mode(StrEnum):
-    """What an input does to a run that is busy."""
+    """The effect of an input on a run that is busy."""
 
-    QUEUE = "queue"  # its own run, after those before it
-    STEER = "steer"  # read by the busy run before its next turn
-    INTERRUPT = "interrupt"  # the busy run ends as superseded, then its own run
+    QUEUE = "queue"  # it gets its own run after the others
+    STEER = "steer"  # the busy run reads it before its next turn
+    INTERRUPT = "interrupt"  # the busy run ends as superseded, and it gets its own run
 
 
 class Idempotency(Fact):
-    """The caller's name for this request: the same name again is the same request."""
+    """The client's key for this request: the same key again is the same request."""
 
     route: str
     key: str
     fingerprint: str
 
 
-class Came(Fact, omit_defaults=True):
-    """What a channel calls an update, and where its stream stands once this one is ours."""
+class UpdateRef(Fact, omit_defaults=True):
+    """A channel's id of an update, and the position in its stream after this update."""
 
     channel: str
-    external_id: str  # the same again is the same thing
+    external_id: str  # the same id again is the same update
     cursor: str = ""  # empty: the channel has no stream
-    message_id: str = ""  # what a reply names there
+    message_id: str = ""  # the id that a reply to it names
+    place: str = ""  # the key of the chat and thread; empty: in records from before this field
+    digest: str = ""  # of the text (`digest_of`), to ignore edits that do not change it
+
+
+def digest_of(text: str) -> str:
+    """Return a digest of `text`."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class InputAdmitted(Fact, tag="input.admitted", omit_defaults=True):
@@ -59,13 +67,23 @@ class InputAdmitted(Fact, tag="input.admitted", omit_defaults=True):
     text: str
     mode: Mode = Mode.QUEUE
     instructions: str = ""
-    history: tuple[Message, ...] | None = None  # replaces what the model has read so far
+    history: tuple[Message, ...] | None = None  # replaces the conversation for the model
     idempotency: Idempotency | None = None
     metadata: dict[str, str] = {}
-    came: Came | None = None  # from a chat: its cursor moves with this fact
-    hosts: tuple[str, ...] = ()  # that its words name
-    reply_to: str = ""  # the message the run it steers answers from now on; empty: as before
-    images: tuple[Image, ...] = ()  # that came with its words
+    came: UpdateRef | None = None  # from a chat: its cursor moves with this fact
+    hosts: tuple[str, ...] = ()  # network hosts named in the text
+    reply_to: str = ""  # the message that the steered run answers from now on; empty: no change
+    images: tuple[Image, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The approximate size in memory, in bytes."""
+        length = len(self.text) + len(self.instructions)
+        if self.images:
+            length += sum(len(image.data) for image in self.images)
+        if self.history:
+            length += sum(len(message.text) for message in self.history)
+        return length
 
 
 class InputPromoted(Fact, tag="input.promoted"):
@@ -87,26 +105,22 @@ class InputRefused(Fact, tag="input.refused"):
 
 Event = InputAdmitted | InputPromoted | InputSuperseded | InputRefused
 
-A = Status.ADMITTED
+A = InputStatus.ADMITTED
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
-    (A, InputPromoted): Status.PROMOTED,
-    (A, InputSuperseded): Status.SUPERSEDED,
-    (A, InputRefused): Status.REFUSED,
+TRANSITIONS: dict[tuple[InputStatus, type[Event]], InputStatus] = {
+    (A, InputPromoted): InputStatus.PROMOTED,
+    (A, InputSuperseded): InputStatus.SUPERSEDED,
+    (A, InputRefused): InputStatus.REFUSED,
 }
 
 
 class Input(msgspec.Struct, frozen=True):
     admitted: InputAdmitted
-    status: Status = Status.ADMITTED
+    status: InputStatus = InputStatus.ADMITTED
 
 
 def evolve(entry: Input, event: Event) -> Input:
-    """What `event` means for `entry`."""
-    try:
-        return replace(entry, status=TRANSITIONS[entry.status, type(event)])
-    except KeyError:
-        raise IllegalTransition(
-            f"{type(event).__name__} while input {entry.admitted.input_id} is {entry.status}"
-        ) from None
+    """Return `entry` after `event`."""
+    name = entry.admitted.input_id
+    return replace(entry, status=moved(TRANSITIONS, entry.status, event, "input", name))

@@ -1,7 +1,7 @@
-"""Everything one may ask of the gateway. Each intent says who asks and names its target.
+"""The requests to the gateway. Each intent has the user who asks and names its target.
 
-An intent is not a fact: it may be refused. What was accepted has become facts in the
-journal by the time `send` returns, whatever happens to the process afterwards.
+An intent is not a fact: it may be refused. When `send` returns, an accepted intent has become
+facts in the journal, which survive the end of the process.
 """
 
 from collections.abc import Mapping
@@ -9,32 +9,32 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from holdfast.core.address import Address
-from holdfast.core.approval import Choice, Role
-from holdfast.core.inbox import Came, Mode
+from holdfast.core.approval.approval import Choice, Role
+from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.messages import Image, Message
 from holdfast.core.types import OPERATOR, CallId, Owner, RequestId, RunId, SessionId, Value
 from holdfast.errors import Refused
 
 
-class Capabilities(Value):
-    """What a door can do. A new one says so itself: nothing has a default."""
+class DoorCapabilities(Value):
+    """The capabilities of an interface (API, terminal, chat). No field has a default."""
 
     platform: str  # "api_server", "cli", …
-    answerable: bool  # a question of a run can be answered there
-    late: bool  # what comes after a run's end still reaches somebody there
+    answerable: bool  # a user there can answer a run's questions
+    late: bool  # messages after a run's end can still be delivered there
 
 
 class Principal(Value):
-    """Who asks, through which door, and what they may do."""
+    """The user who asks, the interface used, and the user's roles."""
 
     owner: Owner
-    door: Capabilities
+    door: DoorCapabilities
     roles: frozenset[Role]
-    speaker: Owner = Owner("")  # who exactly, where the owner is a chat of several
+    speaker: Owner = Owner("")  # the user, if the owner is a chat with several users
 
     @property
     def who(self) -> Owner:
-        """The person, as far as one is known."""
+        """The user, as far as known."""
         return self.speaker or self.owner
 
     @property
@@ -43,33 +43,35 @@ class Principal(Value):
 
     @property
     def scope(self) -> Owner | None:
-        """Whose runs it may see and answer; None, at the operator's own door: everybody's."""
+        """The owner whose runs may be seen and answered; None: all, for the operator's terminal."""
         at_home = self.owner == OPERATOR and self.platform == "cli"
         return None if at_home and Role.ADMIN in self.roles else self.owner
 
     def sees(self, owner: Owner) -> bool:
-        """Whether it may see and answer what is that owner's."""
+        """Tell if the user may see and answer what belongs to that owner."""
         return self.scope in (None, owner)
 
     def among(self, owner: Owner) -> "Principal":
-        """The same person in sessions of that owner's: their own; the operator at home, anybody's."""
+        """Return the same user for sessions of `owner`.
+
+        Users may do this for their own sessions; the operator, at a terminal, for all.
+        """
         if owner == self.owner:
             return self
         if owner == self.who:
             return replace(self, owner=owner, speaker=Owner(""))
         if self.scope is not None:
-            why = "Only the operator, at a terminal, says whose a session is."
-            raise Refused("admin_only", why)
+            raise Refused("admin_only", "Only the operator can name an owner, at a terminal.")
         return replace(self, owner=owner, speaker=self.who)
 
     @property
     def visits(self) -> bool:
-        """Whether it is the operator, in sessions of somebody else's."""
+        """Tell if this is the operator in another owner's session."""
         return self.speaker == OPERATOR != self.owner
 
 
 class RequestKey(Value):
-    """The caller's name for a request, and a fingerprint of what it asked under that name."""
+    """The client's key for a request, and a fingerprint of the request."""
 
     route: str
     key: str
@@ -77,57 +79,57 @@ class RequestKey(Value):
 
 
 class Submit(Value):
-    """Words for the agent. They become one run."""
+    """Send a message to the agent. It becomes one run."""
 
     by: Principal
     text: str
     session_id: SessionId | None = None
     instructions: str = ""
     history: tuple[Message, ...] | None = None
-    model: str = ""
+    model: str = ""  # for this run; empty: the session's, or else the configured one
     workspace: str = ""
     metadata: Mapping[str, str] = {}
     request_key: RequestKey | None = None
-    answerable: bool = True  # False: nobody will be there to be asked, whatever the door can do
-    late: bool = False  # the caller has a way to hear what comes after the end
+    answerable: bool = True  # False: no user can be asked, whatever the interface can do
+    late: bool = False  # the client can receive messages after the run's end
     mode: Mode = Mode.QUEUE  # what it does to a run that is busy
-    came: Came | None = None  # through a chat: never refused for load, nor while draining
+    came: UpdateRef | None = None  # from a chat: never refused for load or while draining
     address: Address | None = None  # the chat the answer goes to
-    progress: bool = False  # how far it is can be shown there
-    hosts: tuple[str, ...] = ()  # that the words name
-    instead: bool = False  # of the last exchange, which no longer counts; its pictures do
-    images: tuple[Image, ...] = ()  # that go with the words
+    progress: bool = False  # progress can be shown there
+    hosts: tuple[str, ...] = ()  # network hosts named in the text
+    instead: bool = False  # undo the last exchange first, but keep its images
+    images: tuple[Image, ...] = ()
 
 
 class Stop(Value):
-    """End one run, now."""
+    """Stop one run now."""
 
     by: Principal
     run_id: RunId
     reason: str
-    unless_begun: bool = False  # take it back, if it only waits for its turn
-    came: Came | None = None  # what the same request is known by, if it comes again
+    unless_begun: bool = False  # only if the run has not started yet
+    came: UpdateRef | None = None  # identifies the request if it arrives again
 
 
 class Steer(Value):
-    """Words for one live run: the answer to what it asks, else guidance for its next turn."""
+    """Send a message to an active run: the answer to its question, or input for its next turn."""
 
     by: Principal
     run_id: RunId
     text: str
-    call_id: CallId | None = None  # whose question it answers; None: whichever there is, if any
-    came: Came | None = None  # what the same words are known by, if they come again
+    call_id: CallId | None = None  # the call whose question it answers; None: the oldest, if any
+    came: UpdateRef | None = None  # identifies the message if it arrives again
 
 
 class Answer(Value):
-    """An answer to approvals of one run: the named one, all, or the oldest."""
+    """Answer approval requests of one run: the named one, all of them, or the oldest."""
 
     by: Principal
     run_id: RunId
     choice: Choice
     request_id: RequestId | None = None
     every: bool = False
-    came: Came | None = None  # through a chat: it is taken with what it answers, and never again
+    came: UpdateRef | None = None  # from a chat: recorded with the answer, so it counts once
 
 
 Intent = Submit | Stop | Steer | Answer
@@ -141,7 +143,7 @@ class Submitted(Value):
 
 class Stopping(Value):
     run_id: RunId
-    unread: tuple[str, ...] = ()  # words of a run that had not begun: nobody will read them now
+    unread: tuple[str, ...] = ()  # messages of a run that had not started: no run will read them
 
 
 class Steered(Value):
@@ -150,7 +152,7 @@ class Steered(Value):
 
 class Answered(Value):
     run_id: RunId
-    choice: Choice  # what was recorded, which may be less than what was asked for
+    choice: Choice  # as recorded: `always` may have become `session`
     resolved: int
 
 

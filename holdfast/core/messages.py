@@ -1,4 +1,4 @@
-"""What a model reads and writes. Provider formats are made from these at the edge."""
+"""Messages to and from a model. Provider formats are made from these in `models/`."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from holdfast.core.types import CallId
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A tool call as the model wrote it. `arguments` is its raw JSON text, good or bad."""
+    """A tool call as the model wrote it. `arguments` is its raw JSON text, valid or not."""
 
     call_id: CallId
     tool: str
@@ -14,35 +14,35 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A picture. Its media type is what its bytes are: see core/images.py."""
+    """An image. Its media type is decided by its bytes: see core/images.py."""
 
     media_type: str
     data: bytes
 
 
 class User(msgspec.Struct, frozen=True, tag="user", tag_field="role", omit_defaults=True):
-    """Somebody's words, and the pictures that came with them. There is one or the other."""
+    """A user's message: text, images, or both."""
 
     text: str
     images: tuple[Image, ...] = ()
 
 
 class Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role", omit_defaults=True):
-    """The model's words and the calls it wants made."""
+    """The model's text and the calls it proposes."""
 
     text: str
     calls: tuple[Proposal, ...] = ()
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):
-    """What became of one call, as the model is told."""
+    """The result of one call, for the model."""
 
     call_id: CallId
     text: str
 
 
 class System(msgspec.Struct, frozen=True, tag="system", tag_field="role"):
-    """Instructions. Only callers write these into a history; our own prompt travels apart."""
+    """Instructions in a history that a client sent. Our own prompt is not a message."""
 
     text: str
 

@@ -1,8 +1,8 @@
-"""Where a session may work: not in the Holdfast home, but for a directory of its own.
+"""Rules for workspaces: not the Holdfast home, except a session's own directory in it.
 
-The home holds the keys and everybody's words, and file tools reach all that is in a
-workspace. So a directory that holds the home is one only if whoever sits at the operator's
-own door insists. Every path here is absolute, with its links resolved.
+The home contains the keys and all users' messages, and file tools reach everything in a
+workspace. So a directory that contains the home can be a workspace only if the operator confirms
+it at a terminal. Every path here is absolute, with its links resolved.
 """
 
 from hashlib import sha256
@@ -11,17 +11,17 @@ from holdfast.core.types import SessionKey
 
 
 def own(home: str, key: SessionKey) -> str:
-    """The directory of a session that names no other."""
+    """Return the default directory of a session, below the home."""
     return f"{home}/workspaces/{sha256(chr(0).join(key).encode()).hexdigest()[:32]}"
 
 
 def inside(path: str, home: str) -> bool:
-    """Whether `path` is the home, or lies in it."""
+    """Tell if `path` is the home or is in it."""
     return _within(path, home)
 
 
 def holds(path: str, home: str) -> bool:
-    """Whether `path` is the home, or the home lies in it."""
+    """Tell if `path` is the home or contains it."""
     return _within(home, path)
 
 

@@ -1,4 +1,4 @@
-"""Who is reading what, now. A slow reader is cut, never waited for.
+"""Live followers: hand committed records to those who follow. A slow one is cut, not waited for.
 
 The newest records of every run that is driven are kept for a while: a reader who comes
 early is served from memory, from the run's first record on. A reader who comes later than
@@ -11,12 +11,15 @@ is given is cut at a bound and may come back with its cursor.
 from asyncio import Future, get_running_loop
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cache
+from typing import NewType
 
 import msgspec
+from msgspec.structs import fields
 
-from holdfast.core.events import TERMINAL, Record
+from holdfast.core.events import TERMINAL, MessageDelta, ReasoningDelta, Record
 from holdfast.core.inbox import InputAdmitted, Mode
-from holdfast.core.types import RunId
+from holdfast.core.types import Fact, RunId
 
 BUFFER = 256 * 1024  # what one follower may leave lying, in bytes, roughly
 BURST = 8 * BUFFER  # what one commit may bring to a follower that has kept up
@@ -26,14 +29,25 @@ _OVERHEAD = 300  # of a record, beside what it says
 _PART = 100  # of a message or a call in it, likewise
 
 
-def _size(record: Record) -> int:
-    return _OVERHEAD + _length(record.fact)
+_ENDS: frozenset[type[Fact]] = frozenset(TERMINAL)
+
+
+def _size(fact: Fact) -> int:
+    if type(fact) is MessageDelta or type(fact) is ReasoningDelta:  # most records are
+        return _OVERHEAD + len(fact.text)
+    return _OVERHEAD + _length(fact)
+
+
+@cache
+def _sized(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that may hold text. An id is short."""
+    return tuple(f.name for f in fields(kind) if not isinstance(f.type, NewType))
 
 
 def _length(said: msgspec.Struct) -> int:
     """Of all text anywhere in it: a history, arguments, an output. On the way of every record."""
     length = 0
-    for name in said.__struct_fields__:
+    for name in _sized(type(said)):
         value = getattr(said, name)
         if type(value) is str:
             length += len(value)
@@ -84,7 +98,7 @@ class Follower:
             self._arrived.set_result(None)
 
     async def take(self) -> Sequence[Record] | None:
-        """What has come since the last time, waiting for it; None once closed and empty."""
+        """Wait for new records and take them; None once closed and empty."""
         if not self._records and self._open:
             self._arrived = get_running_loop().create_future()  # an anyio.Event costs thrice that
             try:
@@ -108,7 +122,7 @@ class _Tail:
 
 
 class Live:
-    """The followers of every place that somebody reads, and the tails of runs that run."""
+    """The followers of every run and session, and the tails of live runs."""
 
     def __init__(self) -> None:
         self._followers: dict[Place, list[Follower]] = {}
@@ -139,17 +153,19 @@ class Live:
             del self._followers[follower.place]
 
     def publish(self, records: Sequence[Record]) -> None:
-        """Hand committed records to whoever reads their runs, or all of their session."""
+        """Hand committed records to the followers of their run and of their session."""
         self._commit += 1
         for record in records:
-            if self._streams:
-                self._push(record.stream, record, _size(record))
-            run_id: RunId | None = getattr(record.fact, "run_id", None)
-            if run_id is None:
+            fact = record.fact
+            run_id: RunId | None = getattr(fact, "run_id", None)
+            if run_id is None and not self._streams:
                 continue
-            size = _size(record)
-            self._remember(run_id, record, size)
-            self._push(run_id, record, size)
+            size = _size(fact)
+            if self._streams:
+                self._push(record.stream, record, size)
+            if run_id is not None:
+                self._remember(run_id, record, size)
+                self._push(run_id, record, size)
 
     def _push(self, place: Place, record: Record, size: int) -> None:
         for follower in self._followers.get(place, ()):
@@ -177,7 +193,7 @@ class Live:
         tail.size += size
         if tail.size > TAIL:
             del self._tails[run_id]
-        elif isinstance(record.fact, TERMINAL):
+        elif type(record.fact) in _ENDS:
             self._ended[run_id] = None
             if len(self._ended) > ENDED:
                 self._tails.pop(self._ended.popitem(last=False)[0], None)

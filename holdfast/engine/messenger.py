@@ -1,6 +1,6 @@
-"""The gateway's side of chats, in one: what is heard, what is said, and that it goes and comes.
+"""The gateway's side of chats: inbound messages, the outbox, and notices.
 
-Only a gateway has it. A terminal that embeds the engine hears no channel and sends nothing.
+Only a gateway has it. A terminal that embeds the engine serves no channel and sends nothing.
 """
 
 import logging
@@ -9,21 +9,24 @@ from collections.abc import Mapping, Sequence
 import anyio
 from anyio.abc import TaskGroup
 
-from holdfast.channels import addresses
+from holdfast.channels.text import links
 from holdfast.commands.command import Command
-from holdfast.core import delivery
-from holdfast.core.events import Record
-from holdfast.core.lifecycle import Reason, Recorded
+from holdfast.core.address import Address
+from holdfast.core.chat import delivery
+from holdfast.core.life.lifecycle import Reason, Recorded
 from holdfast.core.types import RunId, Value
-from holdfast.engine import chats, dialogue, notices
-from holdfast.engine.chats import Chats, Connected, Place
+from holdfast.engine.chats import inbound, notices
+from holdfast.engine.chats.book import ChatBook
+from holdfast.engine.chats.inbound import Inbound
+from holdfast.engine.chats.outbox import Outbox
+from holdfast.engine.chats.pairing import Pairing
+from holdfast.engine.chats.places import ChatPlace, Connected
+from holdfast.engine.chats.queues import Outlet
 from holdfast.engine.clock import Clock
-from holdfast.engine.conversation import Conversation
-from holdfast.engine.dialogue import Control
-from holdfast.engine.lanes import Outlet
-from holdfast.engine.outbox import Outbox
-from holdfast.engine.people import People
-from holdfast.engine.permits import Audit
+from holdfast.engine.commands import session
+from holdfast.engine.commands.chat import Conversation
+from holdfast.engine.commands.session import ProcessControl
+from holdfast.engine.runs.approvals import Audit
 from holdfast.engine.sessions import Sessions
 from holdfast.gateway import Gateway
 from holdfast.journal.journal import Journal
@@ -35,14 +38,14 @@ CLOSE_S = 1.0  # for channels to let go of their connections
 
 
 class Chatting(Value):
-    """What a gateway has for chats. The composition root fills it."""
+    """The channels and commands of a gateway. The composition root fills it."""
 
     channels: Mapping[str, Connected]
     commands: Mapping[str, Command]
 
 
 def split(channels: Mapping[str, Connected], platform: str, text: str) -> Sequence[str]:
-    """The messages that a text takes on a platform; one, if nobody knows it."""
+    """Split a text into the messages that a platform takes; one, if the platform is unknown."""
     connected = channels.get(platform)
     return (text,) if connected is None else connected.channel.split(text)
 
@@ -60,33 +63,36 @@ class Messenger:
         tasks: TaskGroup,
         model: str,
         audit: Audit,
+        control: ProcessControl | None,
     ) -> None:
         self._channels = having.channels
         self._sessions = sessions
         self._clock = clock
         self._tasks = tasks
         self._listening = anyio.CancelScope()
-        self._heard = anyio.Event()  # set once nobody listens any more
+        self._heard = anyio.Event()  # set once no channel is listened to any more
         self._heard.set()
-        self.control: Control | None = None  # of the process, where it can be restarted
         outlets = {
             name: Outlet(
                 c.channel,
-                delivery.Policy(c.channel.capabilities.idempotent_send, c.on_ambiguous),
+                delivery.DeliveryPolicy(c.channel.capabilities.idempotent_send, c.on_ambiguous),
             )
             for name, c in having.channels.items()
         }
-        self.outbox = Outbox(journal, sessions, clock, outlets, tasks)
+        self.outbox = Outbox(journal, sessions, clock, outlets, tasks, self._home)
 
-        def converse(found: Chats, place: Place) -> Conversation:
-            parts = dialogue.Parts(gateway, journal, sessions, clock, model)
-            return Conversation(parts, found, place, self.control)
+        self.book = book = ChatBook(gateway, sessions, clock, having.channels, links.hosts)
+        commands = session.CommandDeps(gateway, journal, sessions, clock, model)
 
-        parts = chats.Parts(
-            gateway, journal, sessions, clock, addresses.hosts, having.commands, converse
-        )
-        self.chats = Chats(parts, having.channels)
-        self.people = People(self.chats, clock, audit, self.outbox.missed)
+        def converse(place: ChatPlace) -> Conversation:
+            return Conversation(commands, book, place, control)
+
+        parts = inbound.InboundDeps(gateway, journal, sessions, clock, having.commands, converse)
+        self.chats = Inbound(parts, book)
+        self.people = Pairing(book, clock, audit, self.outbox.missed)
+
+    async def _home(self) -> Address | None:
+        return (await self.book.known()).home
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -99,14 +105,10 @@ class Messenger:
         counts = self.outbox.counts()
         return counts.pending + counts.held
 
-    def committed(self, records: Sequence[Record]) -> None:
-        """On the loop, after every commit."""
-        self.outbox.committed(records)
-
     async def start(self, before: Recorded) -> None:
         """Say what is left to be said, and that we are back; then listen."""
         await self.outbox.start()
-        await notices.say_back(self.chats, self._clock, before)
+        await notices.say_back(self.book, self._clock, before)
         self._heard = anyio.Event()
         self._tasks.start_soon(self._listen)
 
@@ -121,7 +123,7 @@ class Messenger:
 
     async def warn(self, running: Sequence[RunId | None], reason: Reason) -> None:
         """Tell the chats whose runs will be cut."""
-        await notices.warn(self.chats, self._sessions, running, reason)
+        await notices.warn(self.book, self._sessions, running, reason)
 
     async def stop(self) -> None:
         """Hear nothing more, let out what is queued if that is quick, and disconnect."""

@@ -1,32 +1,35 @@
-"""The front door's reading half: runs, approvals, transcripts, and streams of what happens.
+"""The reading half of the front door: runs, approvals, transcripts, and event streams.
 
-What is driven or was asked about lately is read from the folds in memory, the rest from the
-journal's projections. Nothing here changes anything; only, what is followed goes on, if a process
-that will not stay long has left it aside.
+Sessions in memory are read from the folds in memory, the rest from the
+journal's projections. Only what is committed is shown: a fold in memory may be ahead of the disk,
+and a crash would lose the difference. Reading changes nothing, with one exception: following a
+session resumes it if its recovery was deferred.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.core import answers, call, run, words
-from holdfast.core.approval import ApprovalRequested
-from holdfast.core.events import TERMINAL
+from holdfast.core.approval.approval import ApprovalRequested
+from holdfast.core.events import TERMINAL, Record
 from holdfast.core.intents import Principal
 from holdfast.core.messages import Message
-from holdfast.core.run import Run
-from holdfast.core.types import Fact, RunId, SessionId, SessionKey, Usage
+from holdfast.core.run import call, run
+from holdfast.core.run.run import Run
+from holdfast.core.session import answers, placement
+from holdfast.core.session.session import Session
+from holdfast.core.types import Fact, RequestId, RunId, SessionId, SessionKey, Usage
 from holdfast.engine.live import Follower, Live
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
-from holdfast.gateway import Batches, RunQuery, RunView, Waiting
+from holdfast.gateway import AskedPlace, Batches, PendingApproval, RunQuery, RunView
 from holdfast.journal.journal import Journal, RunFilter, RunRow
 
 PAGE = 500  # records a follower reads at once
-APPROVALS = 1_000  # unfinished runs that are looked through for what waits
+_ENDS: frozenset[type[Fact]] = frozenset(TERMINAL)
 
 
 class Reads:
-    """Everything one may look at."""
+    """Everything that callers may read."""
 
     def __init__(
         self,
@@ -40,40 +43,45 @@ class Reads:
         self._sessions = sessions
         self._live = live
         self._made = made  # a child is known to its parent's readers before it is there
-        self._watched = watched  # somebody follows a session that may have been left aside
+        self._watched = watched  # resumes a session whose recovery was deferred
 
     async def run(self, by: Principal, run_id: RunId) -> RunView:
         """The run as it stands; refused with `run_not_found` if it is not the caller's."""
         if (found := self._sessions.running(run_id)) is not None:
-            held, now = found
-            if not by.sees(held.key.owner):
+            committed = found[0].committed()
+            if not by.sees(committed.key.owner):
                 raise no_such_run(run_id)
-            return view_of(held, now)
-        row = await self._row(by, run_id)
+            if (now := committed.runs.get(run_id)) is not None:
+                return view_of(committed, now)
+        row = await self.row(by, run_id)
         return await self._folded(row) if row.ended_seq is None else await self._view(row)
 
     async def _folded(self, row: RunRow) -> RunView:
-        async with self._sessions.hold(row.key) as cold:
-            if cold is not None and (found := cold.session.runs.get(row.run_id)) is not None:
-                return view_of(cold, found)
+        async with self._sessions.load(row.key) as cold:
+            known = cold.committed() if cold is not None else None
+            if known is not None and (found := known.runs.get(row.run_id)) is not None:
+                return view_of(known, found)
         return await self._view(row)
 
     async def _seen(self, row: RunRow) -> RunView:
         """A row says that a run waits; for what, only its fold does."""
-        waits = row.status is run.Status.WAITING
+        waits = row.status is run.RunPhase.WAITING
         return await self._folded(row) if waits else await self._view(row)
 
-    async def approvals(self, by: Principal) -> Sequence[Waiting]:
-        """Everything the caller may see that waits for an approval, oldest first."""
-        waiting = frozenset(s for s in run.Status if not s.final)
-        rows = await self._journal.runs(RunFilter(by.scope, waiting, None, APPROVALS, None))
-        found: list[Waiting] = []
-        for key in dict.fromkeys(row.key for row in rows):
-            async with self._sessions.hold(key) as held:
-                if held is not None:
-                    asked = held.session.approvals.values()
-                    found += [Waiting(key.owner, a.requested) for a in asked if not a.status.final]
-        return sorted(found, key=lambda waiting: waiting.asked.expires_at)
+    async def approvals(
+        self, by: Principal, limit: int, after: AskedPlace | None
+    ) -> tuple[Sequence[PendingApproval], bool]:
+        """A page of what the caller may see that waits for an approval, oldest first."""
+        found = await self._journal.approvals(by.scope, limit + 1, after)
+        page = [PendingApproval(asked.key.owner, asked.requested) for asked in found[:limit]]
+        return page, len(found) > limit
+
+    async def approval(self, by: Principal, request_id: RequestId) -> PendingApproval | None:
+        """One of them; None if nothing waits under that id, or the caller may not see it."""
+        found = await self._journal.approval(request_id)
+        if found is None or not by.sees(found.key.owner):
+            return None
+        return PendingApproval(found.key.owner, found.requested)
 
     async def runs(self, by: Principal, query: RunQuery) -> tuple[Sequence[RunView], bool]:
         """A page of runs, and whether there are more."""
@@ -86,10 +94,12 @@ class Reads:
 
     async def messages(self, by: Principal, session_id: SessionId) -> Sequence[Message]:
         """The whole transcript; refused with `session_not_found` if it is not the caller's."""
-        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
-            if held is None:
+        async with self._sessions.load(SessionKey(by.owner, session_id)) as loaded:
+            if loaded is None:
                 raise Refused("session_not_found", f"There is no session {session_id}.")
-            return held.transcript.whole()
+            said = loaded.transcript.whole()
+            await loaded.landed()
+            return said
 
     @asynccontextmanager
     async def follow(
@@ -103,55 +113,60 @@ class Reads:
         if ended is None:
             await self._watched(by, key)
         follower = self._live.join(run_id)
+        batches = self._batches(follower, run_id, stream, after)
         try:
-            yield self._batches(follower, run_id, stream, after)
+            yield batches
         finally:
             self._live.leave(follower)
+            await batches.aclose()  # the garbage collector would need a task of its own for that
 
     @asynccontextmanager
     async def follow_session(
         self, by: Principal, session_id: SessionId, after: int
     ) -> AsyncIterator[Batches]:
-        """Everything of the session after `after`, for as long as somebody reads."""
+        """Everything of the session after `after`, without an end."""
         key = SessionKey(by.owner, session_id)
         await self._watched(by, key)
-        async with self._sessions.hold(key) as held:
-            if held is None:
+        async with self._sessions.load(key) as loaded:
+            if loaded is None:
                 raise Refused("session_not_found", f"There is no session {session_id}.")
-            stream = held.stream
+            stream = loaded.stream  # of records that are committed, whatever this fold has
         follower = self._live.join(stream)
+        batches = self._batches(follower, None, stream, after)
         try:
-            yield self._batches(follower, None, stream, after)
+            yield batches
         finally:
             self._live.leave(follower)
+            await batches.aclose()
 
     async def _batches(
         self, follower: Follower, run_id: RunId | None, stream: int, after: int
-    ) -> Batches:
-        """Of one run, to its end; of all runs, for ever."""
-        async for batch in self._backlog(run_id, stream, after):
+    ) -> AsyncGenerator[Sequence[Record], None]:
+        """Yield the records of one run to its end; those of all runs without an end."""
+        tail = None if run_id is None else self._live.tail(run_id)
+        while batch := await self._backlog(tail, run_id, stream, after):
             yield batch
             after = batch[-1].seq
-            if run_id is not None and isinstance(batch[-1].fact, TERMINAL):
+            if run_id is not None and type(batch[-1].fact) in _ENDS:
                 return
+            if tail is not None:
+                break  # the follower has had all that came since it joined
         while (records := await follower.take()) is not None:
             fresh = [r for r in records if r.seq > after]
             if fresh or not records:
                 yield fresh
             if fresh:
                 after = fresh[-1].seq
-            if run_id is not None and records and isinstance(records[-1].fact, TERMINAL):
+            if run_id is not None and records and type(records[-1].fact) in _ENDS:
                 return  # also for a reader whose cursor is ahead of it
 
-    async def _backlog(self, run_id: RunId | None, stream: int, after: int) -> Batches:
-        """What has been committed so far: from memory if all of it is there."""
-        if run_id is not None and (tail := self._live.tail(run_id)) is not None:
-            if missed := [r for r in tail if r.seq > after]:
-                yield missed
-            return
-        while page := await self._journal.records(stream, run_id, after, PAGE):
-            yield page
-            after = page[-1].seq
+    async def _backlog(
+        self, tail: Sequence[Record] | None, run_id: RunId | None, stream: int, after: int
+    ) -> Sequence[Record]:
+        """Return the next records that are committed: from memory if all of them are there."""
+        if tail is not None:
+            return [r for r in tail if r.seq > after]
+        return await self._journal.records(stream, run_id, after, PAGE)
 
     async def _place_of(self, by: Principal, run_id: RunId) -> tuple[SessionKey, int, int | None]:
         """The run's session and stream, and the number of its last record if it has ended."""
@@ -159,11 +174,12 @@ class Reads:
             last = tail[-1]
             key = self._sessions.key_of(last.stream)
             if key is not None and by.sees(key.owner):
-                return key, last.stream, last.seq if isinstance(last.fact, TERMINAL) else None
-        row = await self._row(by, run_id)
+                return key, last.stream, last.seq if type(last.fact) in _ENDS else None
+        row = await self.row(by, run_id)
         return row.key, row.stream, row.ended_seq
 
-    async def _row(self, by: Principal, run_id: RunId) -> RunRow:
+    async def row(self, by: Principal, run_id: RunId) -> RunRow:
+        """The run's row; refused with `run_not_found` if it is not the caller's."""
         await self._made(run_id)
         row = await self._journal.run(run_id)
         if row is None or not by.sees(row.key.owner):
@@ -193,20 +209,20 @@ class Reads:
         )
 
 
-def _oldest(held: Held, run_id: RunId) -> ApprovalRequested | None:
-    waiting = answers.pending(held.session, run_id)
+def _oldest(session: Session, run_id: RunId) -> ApprovalRequested | None:
+    waiting = answers.pending(session, run_id)
     return waiting[0].requested if waiting else None
 
 
-def view_of(held: Held, now: Run) -> RunView:
-    """A run that is not over, from its fold."""
+def view_of(session: Session, now: Run) -> RunView:
+    """A run that is not over, from the fold of its session."""
     return RunView(
         run_id=now.id,
-        session_id=held.key.session_id,
+        session_id=session.key.session_id,
         status=now.status,
         stopping=bool(now.stop_reason),
-        waiting_for_approval=any(c.status is call.Status.ASKED for c in now.calls.values()),
-        approval=_oldest(held, now.id),
+        waiting_for_approval=any(c.status is call.CallStatus.ASKED for c in now.calls.values()),
+        approval=_oldest(session, now.id),
         created_at=now.created_at,
         updated_at=now.updated_at,
         model=now.model,
@@ -215,12 +231,12 @@ def view_of(held: Held, now: Run) -> RunView:
         ending=None,
         ended_seq=None,
         question=_question(now),
-        owner=held.key.owner,
+        owner=session.key.owner,
     )
 
 
 def _question(now: Run) -> call.CallParked | None:
-    asked = words.question(now)
+    asked = placement.question(now)
     return None if asked is None else now.calls[asked].parked
 
 

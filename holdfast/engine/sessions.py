@@ -1,37 +1,44 @@
-"""The folds in memory: what may be lost, because the journal can tell it again.
+"""Sessions in memory: folds that may be lost, because the journal can rebuild them.
 
-A session that is driven or asked about is *held*: its fold and its transcript evolve
-with each fact as it is enqueued, and no fact is enqueued with a secret in it. Deciding and enqueueing happen here with no await in
-between, so nothing can come between a decision and its record. A failed commit voids
-every fold; whoever held one loads it again. Idle sessions stay for a while, so that a
-long conversation is not read anew for each turn.
+A session that is driven or asked about is *loaded*: its fold and its transcript evolve with each
+fact as it is enqueued, and facts are redacted before that. Decisions are made on the fold; readers
+are shown the fold of what is committed (`LoadedSession.committed`). `change` loads, decides and
+appends, with no await between the decision and its record. A failed commit voids every fold, and
+callers load the session again. Idle sessions stay in memory for a while, so that a long
+conversation is not read for each turn; one that waits for a place with big inputs leaves at once,
+and is loaded again when it has one.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 
 import anyio
 
-from holdfast.core import chats, replies
-from holdfast.core import run as run_machine
-from holdfast.core import session as session_machine
-from holdfast.core.approval import Grant, PostureSeen, Standing
-from holdfast.core.child import ChildBegun, ChildEnded
-from holdfast.core.events import Delta, ToolProgress
-from holdfast.core.history import MESSAGE_FACTS, Transcript
-from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.approval.approval import Grant, PostureSeen, Standing
+from holdfast.core.chat import chats
+from holdfast.core.events import TERMINAL, Delta, ToolProgress
 from holdfast.core.redaction import Redactor
-from holdfast.core.run import MessageVoided, ModelAnswered, Run, RunInterrupted
-from holdfast.core.session import Session
+from holdfast.core.run import run as run_machine
+from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunInterrupted
+from holdfast.core.session import replies
+from holdfast.core.session import session as session_machine
+from holdfast.core.session.history import MESSAGE_FACTS, Transcript
+from holdfast.core.session.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Journal, Pending, RunRow
 
 KEEP_IDLE = 256
+RETRY_CONFLICTS = 5
+BIG = 64 * 1024  # bytes of inputs with which a session that only waits leaves memory
 
-_DRIVEN = frozenset({run_machine.Status.QUEUED, run_machine.Status.RUNNING})
+_DRIVEN = frozenset({run_machine.RunPhase.QUEUED, run_machine.RunPhase.RUNNING})
+_ENDS: frozenset[type[Fact]] = frozenset(TERMINAL)
+_IN_TRANSCRIPT = frozenset(MESSAGE_FACTS)
+_END_PARTIAL: frozenset[type[Fact]] = frozenset({ModelAnswered, MessageVoided})
 _SESSION_FACTS: tuple[type[Fact], ...] = (
     session_machine.SessionOpened,
     session_machine.SessionSuspended,
@@ -52,15 +59,15 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
 )
 
 
-class Held:
+class LoadedSession:
     """One session in memory."""
 
     __slots__ = (
+        "_ahead",
         "head",
         "last_at",
         "partial",
         "pins",
-        "said",
         "session",
         "stream",
         "transcript",
@@ -75,12 +82,68 @@ class Held:
         self.transcript = Transcript()
         self.partial = 0  # the turn whose text has been streamed but not answered
         self.pins = 0
-        self.said: Pending | None = None  # what was appended last
+        self._ahead: list[tuple[Pending, Session]] = []  # on their way, and what was before each
         self.void = False
 
     @property
     def key(self) -> SessionKey:
         return self.session.key
+
+    def move(self, after: Session, pending: Pending, at: float) -> None:
+        """Go on to the session that the facts of `pending` lead to."""
+        self._settle()
+        self._ahead.append((pending, self.session))
+        self.session, self.head, self.last_at = after, pending.seq, at
+
+    def committed(self) -> Session:
+        """The session as the journal has it: all that a reader may be shown."""
+        self._settle()
+        return self._ahead[0][1] if self._ahead else self.session
+
+    async def landed(self) -> None:
+        """Return when all that was appended so far is durable; raise if it failed."""
+        if self._ahead:
+            await self._ahead[-1][0].wait()
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether all that was appended is durable."""
+        self._settle()
+        return not self._ahead
+
+    @property
+    def is_driven(self) -> bool:
+        """Return whether one of its runs is driven, or waits for a place."""
+        for run in self.session.runs.values():
+            if run.status in _DRIVEN:
+                return True
+        return False
+
+    def _settle(self) -> None:
+        while self._ahead and self._ahead[0][0].durable:
+            del self._ahead[0]
+
+
+Decide = Callable[[LoadedSession | None], Sequence[Fact]]
+
+
+class _Loading:
+    """A block that keeps one session in memory. A class, because every drive enters one."""
+
+    __slots__ = ("_key", "_loaded", "_sessions")
+
+    def __init__(self, sessions: "Sessions", key: SessionKey) -> None:
+        self._sessions = sessions
+        self._key = key
+        self._loaded: LoadedSession | None = None
+
+    async def __aenter__(self) -> LoadedSession | None:
+        self._loaded = await self._sessions.pin(self._key)
+        return self._loaded
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._loaded is not None:
+            self._sessions.unpin(self._loaded)
 
 
 class Sessions:
@@ -97,95 +160,143 @@ class Sessions:
         self._journal = journal
         self._clock = clock
         self._redactor = redactor or Redactor(())
-        self._held: dict[SessionKey, Held] = {}
+        self._loaded: dict[SessionKey, LoadedSession] = {}
         self._idle: OrderedDict[SessionKey, None] = OrderedDict()
         self._by_stream: dict[int, SessionKey] = {}
         self._by_run: dict[RunId, SessionKey] = {}
         self._loading: dict[SessionKey, anyio.Event] = {}
         self._failures = 0  # commits that failed so far
-        self.counts: Counter[run_machine.Status] = Counter()  # of unfinished runs
+        self._sizes: dict[RunId, int] = {}  # of the inputs of runs that wait for a place
+        self.queued_bytes = 0  # all of these, also of sessions that have left memory
+        self.counts: Counter[run_machine.RunPhase] = Counter()  # of unfinished runs
         journal.on_failure(self._void)
 
     def recount(self, unfinished: Sequence[RunRow]) -> None:
-        """Count anew: what is in memory as it is there, the rest as it was read."""
+        """Count unfinished runs again: from memory where they are loaded, else from the rows."""
         self.counts.clear()
-        self.counts.update(r.status for h in self._held.values() for r in h.session.runs.values())
-        self.counts.update(row.status for row in unfinished if row.key not in self._held)
+        self.counts.update(r.status for h in self._loaded.values() for r in h.session.runs.values())
+        self.counts.update(row.status for row in unfinished if row.key not in self._loaded)
 
     def key_of(self, stream: int) -> SessionKey | None:
         """The session a stream belongs to, if it is in memory."""
         return self._by_stream.get(stream)
 
-    def running(self, run_id: RunId) -> tuple[Held, Run] | None:
+    def running(self, run_id: RunId) -> tuple[LoadedSession, Run] | None:
         """The fold of an unfinished run, if it is in memory."""
-        if (key := self._by_run.get(run_id)) is None or (held := self._held.get(key)) is None:
+        if (key := self._by_run.get(run_id)) is None or (loaded := self._loaded.get(key)) is None:
             return None
-        found = held.session.runs.get(run_id)
-        return None if found is None else (held, found)
+        found = loaded.session.runs.get(run_id)
+        return None if found is None else (loaded, found)
 
-    @asynccontextmanager
-    async def hold(self, key: SessionKey) -> AsyncIterator[Held | None]:
-        """Keep the session in memory meanwhile; None if there is no such session."""
-        held = self._held.get(key) or await self._load(key)
-        if held is None:
-            yield None
-            return
-        self._pin(held)
-        try:
-            yield held
-        finally:
-            self._unpin(held)
+    def load(self, key: SessionKey) -> "_Loading":
+        """Load the session and keep it in memory for the block; None if there is none."""
+        return _Loading(self, key)
 
-    def create(self, key: SessionKey) -> Held:
-        """A session that does not exist yet. Its first append makes it real."""
+    async def change(self, key: SessionKey, decide: Decide) -> None:
+        """Load the session, decide, and append the facts; durable when this returns.
+
+        Nothing comes between the decision and its record. `decide` gets None if there is no such
+        session, and is called again if the session has moved on since it was loaded.
+        """
+        for _ in range(RETRY_CONFLICTS):
+            try:
+                async with self.load(key) as loaded:
+                    facts = decide(loaded)
+                    if loaded is not None and facts:
+                        await self.append(loaded, *facts).wait()
+                    return
+            except Conflict:
+                continue
+        raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
+
+    async def pin(self, key: SessionKey) -> LoadedSession | None:
+        """Load the session and keep it in memory until `unpin`; None if there is none."""
+        loaded = self._loaded.get(key) or await self._load_once(key)
+        if loaded is not None:
+            loaded.pins += 1
+            self._idle.pop(key, None)
+        return loaded
+
+    def unpin(self, loaded: LoadedSession) -> None:
+        """Let go of what `pin` returned."""
+        loaded.pins -= 1
+        self.rest(loaded)
+
+    def create(self, key: SessionKey) -> LoadedSession:
+        """Create a session in memory. Its first append makes it durable."""
         row = self._journal.open_stream(key)
-        held = Held(Session(key), row.stream, row.head, row.last_at)
-        self._keep(held)
-        return held
+        loaded = LoadedSession(Session(key), row.stream, row.head, row.last_at)
+        self._keep(loaded)
+        return loaded
 
-    def append(self, held: Held, *facts: Fact) -> Pending:
+    def append(self, loaded: LoadedSession, *facts: Fact) -> Pending:
         """Evolve the fold and enqueue the facts: all of them, or none and an exception."""
-        if held.void:
+        if loaded.void:
             raise JournalUnavailable("the session was voided by a failed commit; load it again")
         now = self._clock.now()
         facts = tuple(map(self._redactor.cleaned, facts))
-        before, after, ended = held.session, held.session, list[Run]()
+        before = after = loaded.session
+        ended: list[Run] = []
+        reported = False
         for fact in facts:
-            last = after.ended
             after = session_machine.evolve(after, fact, now)
-            if after.ended is not None and after.ended is not last:
+            reported = reported or type(fact) in replies.REPORTED
+            if type(fact) in _ENDS and after.ended is not None:
                 ended.append(after.ended)
-        if self._split is not None:
+        if reported and self._split is not None:
             # What chats are to hear of it is queued with it: nothing can come between.
             facts += replies.messages(before, after, facts, self._split)
-        changed = [r for r in after.runs.values() if before.runs.get(r.id) is not r] + ended
+        if after.runs is before.runs:
+            changed = ended
+        else:
+            changed = [r for r in after.runs.values() if before.runs.get(r.id) is not r] + ended
         try:
-            pending = self._journal.append(held.stream, held.head, now, facts, changed)
+            pending = self._journal.append(loaded.stream, loaded.head, now, facts, changed)
         except Conflict:
-            self._discard(held)  # whoever comes next folds it again
+            self._discard(loaded)  # the next caller loads it again
             raise
-        held.session, held.head, held.last_at, held.said = after, pending.seq, now, pending
+        loaded.move(after, pending, now)
         for fact in facts:
-            held.transcript.add(fact)
-            if isinstance(fact, ModelAnswered | MessageVoided):
-                held.partial = 0
+            if type(fact) in _IN_TRANSCRIPT:
+                loaded.transcript.add(fact)
+            if type(fact) in _END_PARTIAL:
+                loaded.partial = 0
         if changed:
-            self._count(held.key, before, changed)
-            if not held.pins:
-                self._rest(held)
+            self._count(loaded, before, changed)
+            if not loaded.pins:
+                self._rest(loaded)
         return pending
 
-    def delta(self, held: Held, delta: Delta) -> None:
-        """Enqueue streamed text. Nothing is decided by it."""
-        if held.void:
+    def delta(self, loaded: LoadedSession, delta: Delta) -> None:
+        """Enqueue streamed text. No decision depends on it."""
+        if loaded.void:
             raise JournalUnavailable("the session was voided by a failed commit; load it again")
         if not isinstance(delta, ToolProgress):
-            held.partial = delta.turn
-        held.last_at = self._clock.now()
-        held.head = self._journal.delta(held.stream, held.last_at, delta)
+            loaded.partial = delta.turn
+        loaded.last_at = self._clock.now()
+        loaded.head = self._journal.delta(loaded.stream, loaded.last_at, delta)
 
-    def _count(self, key: SessionKey, before: Session, changed: list[Run]) -> None:
+    def rest(self, loaded: LoadedSession) -> None:
+        """Let it leave memory, unless others still need it."""
+        if not loaded.void and self._loaded.get(loaded.key) is loaded:
+            self._rest(loaded)
+            if self._sizes and self._only_waits(loaded):
+                self._idle.pop(loaded.key, None)
+                self._drop(loaded)
+
+    def _measure(self, session: Session, run: Run) -> None:
+        """Keep the size of the inputs of a run that waits for a place."""
+        if run.id in self._sizes:
+            self.queued_bytes -= self._sizes.pop(run.id)
+        if run.status is run_machine.RunPhase.QUEUED:
+            unread = (session.inputs[name].admitted for name in run.unread)
+            size = self._sizes[run.id] = sum(admitted.size for admitted in unread)
+            self.queued_bytes += size
+
+    def _count(self, loaded: LoadedSession, before: Session, changed: list[Run]) -> None:
+        key = loaded.key
         for run in changed:
+            self._measure(loaded.session, run)
             if (old := before.runs.get(run.id)) is not None:
                 self.counts[old.status] -= 1
             if run.status.final:
@@ -194,96 +305,102 @@ class Sessions:
                 self.counts[run.status] += 1
                 self._by_run[run.id] = key
 
-    async def _load(self, key: SessionKey) -> Held | None:
+    async def _load_once(self, key: SessionKey) -> LoadedSession | None:
         while (loading := self._loading.get(key)) is not None:
             await loading.wait()
-        if (held := self._held.get(key)) is not None:
-            return held
-        loaded = self._loading[key] = anyio.Event()
+        if (loaded := self._loaded.get(key)) is not None:
+            return loaded
+        done = self._loading[key] = anyio.Event()
         try:
             return await self._read(key)
         finally:
             del self._loading[key]
-            loaded.set()
+            done.set()
 
-    async def _read(self, key: SessionKey) -> Held | None:
+    async def _read(self, key: SessionKey) -> LoadedSession | None:
         """The session as it is on disk; read again if a commit failed meanwhile."""
         while True:
             failures = self._failures
-            held = await self._fold(key)
+            loaded = await self._fold(key)
             if failures == self._failures:
                 break
-        if held is not None:
-            for run_id in held.session.runs:
-                self._by_run[run_id] = key
-            self._keep(held)
-        return held
+        if loaded is not None:
+            for run in loaded.session.runs.values():
+                self._by_run[run.id] = key
+                self._measure(loaded.session, run)
+            self._keep(loaded)
+        return loaded
 
-    async def _fold(self, key: SessionKey) -> Held | None:
+    async def _fold(self, key: SessionKey) -> LoadedSession | None:
         """Fold what is not final from its facts; of what is final, only what is still read."""
         row = await self._journal.stream_of(key)
         if row is None:
             return None
-        held = Held(Session(key), row.stream, row.head, row.last_at)
+        loaded = LoadedSession(Session(key), row.stream, row.head, row.last_at)
         runs = await self._journal.open_runs(row.stream)
         unfinished = frozenset(runs)
         facts = await self._journal.facts(row.stream, (*MESSAGE_FACTS, *_SESSION_FACTS), runs)
-        session = held.session
+        session = loaded.session
         for record in facts:
-            held.transcript.add(record.fact)
+            loaded.transcript.add(record.fact)
             run_id = getattr(record.fact, "run_id", None)
             if run_id is None or run_id in unfinished:
                 session = session_machine.evolve(session, record.fact, record.at)
             else:
-                session = session_machine.recall(session, record.fact)
-        held.session = session
+                session = session_machine.evolve_lasting(session, record.fact)
+        loaded.session = session
         for run in session.runs.values():
             turn = run.turn + 1
             if run.driven and await self._journal.has_deltas(row.stream, run.id, turn):
-                held.partial = turn
-        return held
+                loaded.partial = turn
+        return loaded
 
-    def _keep(self, held: Held) -> None:
-        self._held[held.key] = held
-        self._by_stream[held.stream] = held.key
-        self._rest(held)
+    def _keep(self, loaded: LoadedSession) -> None:
+        self._loaded[loaded.key] = loaded
+        self._by_stream[loaded.stream] = loaded.key
+        self._rest(loaded)
 
-    def _rest(self, held: Held) -> None:
-        """Let it go some day if nobody needs it now: not while it has a run to be driven."""
-        if held.pins or held.void or any(r.status in _DRIVEN for r in held.session.runs.values()):
-            self._idle.pop(held.key, None)
+    def _rest(self, loaded: LoadedSession) -> None:
+        """Let it leave memory when it is idle: not while it is pinned or has a run to be driven."""
+        if loaded.pins or loaded.void or loaded.is_driven:
+            self._idle.pop(loaded.key, None)
             return
-        self._idle[held.key] = None
-        held.said = None
+        self._idle[loaded.key] = None
         while len(self._idle) > KEEP_IDLE:
-            self._drop(self._held[self._idle.popitem(last=False)[0]])
+            self._drop(self._loaded[self._idle.popitem(last=False)[0]])
 
-    def _discard(self, held: Held) -> None:
-        """Its fold is wrong: nobody may go on with it."""
-        held.void = True
-        self._idle.pop(held.key, None)
-        if self._held.get(held.key) is held:
-            self._drop(held)
+    def _only_waits(self, loaded: LoadedSession) -> bool:
+        """Return whether it only waits for a place, with big inputs in memory."""
+        if loaded.pins or loaded.void or not loaded.is_settled:
+            return False
+        runs = loaded.session.runs
+        return sum(self._sizes.get(r, 0) for r in runs) > BIG and not any(
+            r.status is run_machine.RunPhase.RUNNING for r in runs.values()
+        )
 
-    def _drop(self, held: Held) -> None:
-        del self._held[held.key]
-        del self._by_stream[held.stream]
-        for run_id in held.session.runs:
+    def _discard(self, loaded: LoadedSession) -> None:
+        """Discard a fold that is wrong."""
+        loaded.void = True
+        self._idle.pop(loaded.key, None)
+        if self._loaded.get(loaded.key) is loaded:
+            self._drop(loaded)
+
+    def _drop(self, loaded: LoadedSession) -> None:
+        del self._loaded[loaded.key]
+        del self._by_stream[loaded.stream]
+        for run_id in loaded.session.runs:
             self._by_run.pop(run_id, None)
-        self._journal.forget(held.stream)
+        self._journal.forget(loaded.stream)
 
-    def _pin(self, held: Held) -> None:
-        held.pins += 1
-        self._idle.pop(held.key, None)
-
-    def _unpin(self, held: Held) -> None:
-        held.pins -= 1
-        self._rest(held)
+    def _forget_sizes(self, loaded: LoadedSession) -> None:
+        for run_id in loaded.session.runs:
+            self.queued_bytes -= self._sizes.pop(run_id, 0)
 
     def _void(self) -> None:
         self._failures += 1
-        for held in self._held.values():
-            held.void = True
-            self.counts.subtract(r.status for r in held.session.runs.values())
-        for index in (self._held, self._idle, self._by_stream, self._by_run):
+        for loaded in self._loaded.values():
+            loaded.void = True
+            self.counts.subtract(r.status for r in loaded.session.runs.values())
+            self._forget_sizes(loaded)
+        for index in (self._loaded, self._idle, self._by_stream, self._by_run):
             index.clear()

@@ -1,4 +1,4 @@
-"""What is due by the clock: retention, signs of life for silent readers, the loop's lag."""
+"""Timers: retention, keep-alives for silent followers, expiries, the loop's lag."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -8,7 +8,7 @@ from holdfast.core.types import SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.live import Live
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Journal
+from holdfast.journal.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ async def nudge(live: Live, clock: Clock) -> None:
 
 
 class Expiries:
-    """What runs out when. The journal has it all; this is only where to look next."""
+    """Deadlines of sessions. The journal has them all; this is only where to look next."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, SessionKey]] = []
@@ -53,13 +53,13 @@ class Expiries:
                 at, key = heappop(self._due)
                 try:
                     await expire(key)
-                except (JournalUnavailable, Conflict):
+                except JournalUnavailable:
                     heappush(self._due, (at, key))
                     break
 
 
 class Lag:
-    """How late the loop is: the one figure that says whether this process is well."""
+    """The lag of the event loop: how late a sleeper wakes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,11 +1,11 @@
-"""What whoever supervises us is told: that we serve, that we end, that we are alive.
+"""Notifications to the supervisor: ready, stopping, watchdog.
 
-The protocol is sd_notify: one datagram a message, to the socket that NOTIFY_SOCKET names.
-Nothing depends on it being heard: where nobody listens, nothing is said.
+The protocol is sd_notify: one datagram per message, to the socket in NOTIFY_SOCKET. Nothing
+depends on their arrival; without a socket, nothing is sent.
 
-The sign of life comes from the event loop, and only after the journal's writer has answered
-since the last one. A loop that is blocked feeds nothing, and neither does one that turns
-over a disk that hangs: the supervisor ends us, and the next start recovers.
+The watchdog message is sent from the event loop, and only after the journal's writer has answered
+since the last one. So it stops when the loop is blocked and when the disk hangs: the supervisor
+then ends the process, and the next start recovers.
 """
 
 import socket
@@ -14,11 +14,11 @@ from contextlib import suppress
 
 import anyio
 
-SEND_S = 1.0  # a supervisor that does not read must not stop us
+SEND_S = 1.0  # a supervisor that does not read must not block us for longer
 
 
 class Notifier:
-    """The supervisor's ear; deaf if there is none."""
+    """The socket of the supervisor; does nothing if there is none."""
 
     def __init__(self, address: str) -> None:
         self._address: str = f"\0{address[1:]}" if address.startswith("@") else address
@@ -28,26 +28,26 @@ class Notifier:
             self._socket.settimeout(SEND_S)
 
     def tell(self, *lines: str) -> None:
-        """Say these lines in one message; `status` texts have no line ends."""
+        """Send these lines in one message."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.sendto("\n".join(lines).encode(), self._address)
 
     def close(self) -> None:
-        """Say nothing more."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 
 
 def status(text: str) -> str:
-    """The line that is shown to whoever asks the supervisor about us."""
+    """Return the line with the status text that the supervisor shows."""
     return f"STATUS={' '.join(text.split())}"
 
 
 async def feed(
     notifier: Notifier, every_s: float, answered: Callable[[], Awaitable[object]]
 ) -> None:
-    """For as long as the process lives: a sign of life, each after an answer of its own."""
+    """Send watchdog messages for ever, each after a new answer of `answered`."""
     while True:
         await answered()
         notifier.tell("WATCHDOG=1")

@@ -1,32 +1,33 @@
-"""What is committed together, and how deltas that wait for the same commit become one."""
+"""A batch of records for one commit, and the merging of its deltas."""
 
 import re
 from asyncio import Event
+from typing import Any
 
 from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record, ToolProgress
 from holdfast.core.types import CallId, RunId, SessionKey
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.projections import Row
 
+Row = tuple[Any, ...]
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_CALL = CallId("")
-MERGED = 32 * 1024  # characters, roughly: what a slow reader must be able to take at once
+MERGED = 32 * 1024  # approximate characters of a merged delta, so that slow readers can take it
 
 
 def call_of(delta: Delta) -> CallId:
-    """The call whose words they are; empty if they are the model's."""
+    """Return the call that produced the text; empty if the model did."""
     return delta.call_id if type(delta) is ToolProgress else _NO_CALL
 
 
 def delta(kind: type[Delta], run_id: RunId, turn: int, call_id: CallId, text: str) -> Delta:
-    """A delta from its parts."""
+    """Make a delta from its parts."""
     if kind is MessageDelta or kind is ReasoningDelta:
         return kind(run_id=run_id, turn=turn, text=text)
     return ToolProgress(run_id=run_id, turn=turn, call_id=call_id, text=text)
 
 
 class Growing:
-    """A delta that may still grow: its batch has not closed, so nobody has seen it."""
+    """A delta that may still grow: its batch is open, so no reader has seen it."""
 
     __slots__ = ("at", "call_id", "kind", "parts", "room", "run_id", "seq", "stream", "turn")
 
@@ -42,7 +43,7 @@ class Growing:
         self.room = MERGED - len(delta.text)
 
     def takes(self, delta: Delta) -> bool:
-        """Whether `delta` is more of the same, one run, turn, call and kind, and there is room."""
+        """Tell if `delta` can be added: the same run, turn, call and kind, and there is room."""
         return (
             self.turn == delta.turn
             and self.kind is type(delta)
@@ -52,42 +53,52 @@ class Growing:
         )
 
     def add(self, text: str) -> None:
-        """Grow by `text`."""
+        """Add `text`."""
         self.parts.append(text)
         self.room -= len(text)
 
     def closed(self) -> Record:
-        """The record it has become."""
+        """Return the final record."""
         text = "".join(self.parts)
         if not text.isascii():
-            text = _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)  # it has no written form
+            text = _LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)  # UTF-8 cannot encode it
         fact = delta(self.kind, self.run_id, self.turn, self.call_id, text)
         return Record(self.stream, self.seq, self.at, fact)
 
 
 class Batch:
-    """Records and the projections they lead to: all of it is committed, or none."""
+    """Records with their projections, committed together or not at all."""
 
     __slots__ = ("_done", "data", "entries", "error", "full", "keys", "records", "runs", "tails")
 
     def __init__(self) -> None:
         self.entries: list[Record | Growing] = []
-        self.data: list[bytes] = []  # of each entry, as it is written; empty for what still grows
+        self.data: list[bytes] = []  # the encoded form of each entry; empty for deltas
         self.tails: dict[int, Growing] = {}  # the last entry of a stream, if it may grow
         self.runs: dict[RunId, Row] = {}
         self.keys: dict[int, SessionKey] = {}
         self.records: list[Record] = []
-        self.full = False  # holds something one acts upon
+        self.full = False  # it has a fact that must survive a power failure
         self.error: JournalUnavailable | None = None
-        self._done = Event()  # asyncio's: a tenth of the price of anyio's, on the hottest path
+        self._done = Event()  # asyncio's costs a tenth of anyio's, and this is the hottest path
 
     def close(self) -> None:
-        """Nothing grows any more."""
+        """Turn the growing deltas into records."""
         self.records = [e.closed() if isinstance(e, Growing) else e for e in self.entries]
 
     def settle(self) -> None:
-        """Tell whoever waits that it is committed, or that it failed with `error`."""
+        """Wake the waiting tasks: it is committed, or it failed with `error`.
+
+        The content is dropped, so that references to this batch do not keep it in memory.
+        """
+        self.entries, self.data, self.records = [], [], []
+        self.tails, self.runs, self.keys = {}, {}, {}
         self._done.set()
+
+    @property
+    def durable(self) -> bool:
+        """True when it is committed and the listeners were called."""
+        return self._done.is_set() and self.error is None
 
     async def settled(self) -> None:
         """Return when it is committed or has failed."""

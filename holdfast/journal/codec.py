@@ -1,13 +1,13 @@
-"""Facts to rows and back, through every version there has been.
+"""Encode facts as rows, and decode rows of all versions.
 
-A row carries the version its fact was written in. When a fact's shape changes, its
-old version stays readable: an upcast turns the old JSON object into the next one,
-step by step, before it is decoded. Fields that were only added need no upcast, because
-a missing field takes its default; unknown fields are ignored.
+A row has the version in which its fact was written. When the shape of a fact changes, old
+versions stay readable: before decoding, upcasts turn the old JSON object into the next version,
+step by step. New fields need no upcast, because a missing field takes its default; unknown fields
+are ignored.
 
-A field that is damaged is left out, and the rest of the fact holds: it takes its default, or is 0
-if it is a time stamp. What permits somebody something, and for whom a run works, is never mended
-so: it stays an error, as does a row that is no fact or lacks what makes it one.
+A damaged field is left out and the rest of the fact is used: the field takes its default, or 0 if
+it is a time. This is never done for facts that give permissions, or for the origin of a run: they
+stay an error, and so does a row that is not a fact or lacks a required field.
 """
 
 import logging
@@ -17,8 +17,10 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from holdfast.core import access, approval, run
+from holdfast.core.approval import approval, tree
+from holdfast.core.chat import access
 from holdfast.core.events import Event
+from holdfast.core.run import run
 from holdfast.core.types import Fact, kind
 
 log = logging.getLogger(__name__)
@@ -27,10 +29,10 @@ VERSION = 1
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
-# (kind, version it was written in) → how to make the next version of it.
+# (kind, version of the row) → the function that makes the next version.
 UPCASTS: dict[tuple[str, int], Upcast] = {}
 
-_encoder = msgspec.json.Encoder()
+encode: Callable[[Fact], bytes] = msgspec.json.Encoder().encode  # in the current version
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _NEVER_MENDED: frozenset[type[msgspec.Struct]] = frozenset(
     {
@@ -39,6 +41,7 @@ _NEVER_MENDED: frozenset[type[msgspec.Struct]] = frozenset(
         approval.Standing,
         approval.PostureSeen,
         approval.ApprovalGranted,
+        tree.Tree,  # an approval is bound to it
         *access.Event.__args__,
     }
 )
@@ -48,13 +51,8 @@ _MENDABLE: Mapping[str, type[Fact]] = {
 _TIMES = ("at", "until")
 
 
-def encode(fact: Fact) -> bytes:
-    """The fact as it is written down, in the current version."""
-    return _encoder.encode(fact)
-
-
 def decode(data: bytes, version: int) -> Fact:
-    """The fact as it was written, whatever version wrote it, without what is damaged in it."""
+    """Decode a fact of any version, without its damaged fields."""
     try:
         return _decode(data, version)
     except msgspec.ValidationError as error:
@@ -71,7 +69,7 @@ def decode(data: bytes, version: int) -> Fact:
 
 
 def time_of(column: object) -> float:
-    """When a row was written; 0 where that is damaged."""
+    """Return the time of a row; 0 if it is damaged."""
     if isinstance(column, float | int):
         return float(column)
     log.warning("damaged time of a row left out")
@@ -79,7 +77,7 @@ def time_of(column: object) -> float:
 
 
 def _mend(raw: Mapping[str, Any], which: type[msgspec.Struct]) -> tuple[dict[str, Any], list[str]]:
-    """`raw` without the fields that are damaged and can be done without, and their names."""
+    """Return `raw` without its damaged optional fields, and their names."""
     mended, dropped = dict(raw), []
     for field in fields(which):
         name = field.encode_name
@@ -96,7 +94,7 @@ def _mend(raw: Mapping[str, Any], which: type[msgspec.Struct]) -> tuple[dict[str
         if _is_time(field):
             mended[name] = 0.0
         else:
-            del mended[name]  # where it has no default, nothing comes of it
+            del mended[name]  # without a default, decoding will fail
         dropped.append(name)
     return mended, dropped
 
@@ -110,7 +108,7 @@ def _fits(value: object, wanted: object) -> bool:
 
 
 def _struct(wanted: object) -> type[msgspec.Struct] | None:
-    """The one struct that a field holds, if it holds one or none."""
+    """Return the struct type of a field, if it has exactly one."""
     types = [t for t in (wanted, *get_args(wanted)) if isinstance(t, type)]
     found = [t for t in types if issubclass(t, msgspec.Struct)]
     return found[0] if len(found) == 1 else None

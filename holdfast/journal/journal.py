@@ -1,60 +1,73 @@
-"""The journal: the only state. This file says what every store promises.
+"""The journal: the only durable state. This file defines what every store promises.
 
-* A session is a stream. Its records are numbered from 1, rising, never renumbered.
-  Holes may occur; compare numbers, never count them.
-* `append` and `delta` number and enqueue at once, on the event loop, without waiting:
-  what is decided and enqueued with no await in between cannot be overtaken. Records
-  become durable in the order they were enqueued, all facts of one append together
-  with their projections or none of them.
-* A fact that has no written form (a lone surrogate) is the error of whoever says it: `append`
-  raises, nothing is enqueued. In streamed text U+FFFD takes its place.
-* `Pending.wait` returns when the facts are durable and readers have been told. A
-  failed commit fails everything enqueued and not yet committed; whoever holds a fold
-  in memory throws it away and loads it again. `expected_seq` that is not the stream's
-  head raises `Conflict`: fold again, decide again.
-* A batch that holds something one acts upon (core.events.ACTED_UPON) survives a power
-  cut once waited for; any other survives the end of the process.
-* Deltas of one run, turn and kind that wait for the same commit are one record, or a
+* A session is a stream. Its records have increasing numbers from 1, which never change.
+  There may be gaps: compare numbers, never count them.
+* `append` and `delta` number and enqueue at once, on the event loop, without waiting. So no other
+  record comes between a decision and its append if there is no await between them. Records become
+  durable in the order they were enqueued; all facts of one append with their projections, or none.
+* A fact that cannot be encoded (a lone surrogate) is an error of the caller: `append` raises, and
+  nothing is enqueued. In streamed text U+FFFD replaces such a character.
+* `Pending.wait` returns when the facts are durable and the listeners were called. A failed commit
+  fails everything that is enqueued and not yet committed; the state in memory must be dropped and
+  loaded again. If `expected_seq` is not the stream's head, `append` raises `Conflict`: load the
+  session again and decide again.
+* A batch with a fact in core.events.ACTED_UPON survives a power failure once it was waited for;
+  any other batch survives the end of the process.
+* Deltas of one run, turn and kind that wait for the same commit are merged into one record, or a
   few if they are long.
-* Readers see committed records only. After their retention deltas are gone; the
-  numbers of what remains do not change.
+* Readers see only committed records. Deltas are deleted after their retention; the numbers of the
+  other records do not change.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from holdfast.core.delivery import Delivery, DeliveryQueued
-from holdfast.core.delivery import Status as Sending
+from holdfast.core.approval.approval import ApprovalRequested
+from holdfast.core.chat.delivery import Delivery, DeliveryQueued
+from holdfast.core.chat.delivery import DeliveryStatus as Sending
 from holdfast.core.events import Delta, Record
-from holdfast.core.run import Run, Status
-from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, SessionKey, Value
-from holdfast.errors import HoldfastError
+from holdfast.core.life.evidence import Doubt
+from holdfast.core.run.run import Run, RunPhase
+from holdfast.core.types import (
+    DeliveryId,
+    Fact,
+    Owner,
+    RequestId,
+    RunId,
+    SessionId,
+    SessionKey,
+    Value,
+)
+from holdfast.errors import JournalUnavailable
+from holdfast.gateway import AskedPlace
 
 
-class Conflict(HoldfastError):
-    """Somebody appended to the stream since the caller looked."""
+class Conflict(JournalUnavailable):
+    """The stream has moved on since the caller loaded it: load it again and decide again."""
 
 
 class Pending(Protocol):
-    """An append on its way to the disk."""
+    """An append that is not durable yet, or was not when it was returned."""
 
     @property
     def seq(self) -> int:
         """The number of its last fact."""
-        ...
+
+    @property
+    def durable(self) -> bool:
+        """True when it is durable and published."""
 
     async def wait(self) -> None:
         """Return when it is durable and published; raise `JournalUnavailable` if it failed."""
-        ...
 
 
 class StreamRow(Value):
-    """What the journal knows of a session without folding it."""
+    """The position of a session's stream."""
 
     key: SessionKey
     stream: int
     head: int  # the highest number in use
-    last_at: float  # when its last record was written
+    last_at: float  # the time of its last record
 
 
 class RunRow(Value):
@@ -65,7 +78,7 @@ class RunRow(Value):
     stream: int
     first_seq: int
     ended_seq: int | None
-    status: Status
+    status: RunPhase
     created_at: float
     updated_at: float
     model: str
@@ -74,7 +87,7 @@ class RunRow(Value):
 
 
 class SessionRow(Value):
-    """What a list shows of one session."""
+    """One session in a list."""
 
     key: SessionKey
     stream: int
@@ -82,24 +95,24 @@ class SessionRow(Value):
     platform: str
     status: str  # "open" or "suspended"
     title: str
-    preview: str  # the first words, in one line
+    preview: str  # the beginning of the first message, in one line
     model: str  # of its last run, or chosen since; empty: the configured one
     created_at: float
-    updated_at: float  # when it was last spoken in; of what was imported: there
-    changed_at: float  # when words or a title were last taken in here
-    unfinished: int  # runs
+    updated_at: float  # the time of its last message; of an import: the original time
+    changed_at: float  # when a message or a title was last recorded here
+    unfinished: int  # the number of unfinished runs
 
 
 class RunFilter(Value):
-    owner: Owner | None  # None: everybody's
-    status: frozenset[Status]
+    owner: Owner | None  # None: all owners
+    status: frozenset[RunPhase]
     session_id: SessionId | None
     limit: int
     after: RunId | None
 
 
 class Replayed(Value):
-    """An earlier request under the same key."""
+    """An earlier request with the same key."""
 
     run_id: RunId
     session_id: SessionId
@@ -107,139 +120,142 @@ class Replayed(Value):
 
 
 class Outbound(Value):
-    """A message on its way, as its facts have it."""
+    """An outgoing message and its present state."""
 
     queued: DeliveryQueued
     now: Delivery
-    key: SessionKey  # whose stream its facts are in
+    key: SessionKey  # the session whose stream has its facts
     updated_at: float
+
+
+class Asked(Value):
+    """A pending approval request."""
+
+    key: SessionKey
+    requested: ApprovalRequested
 
 
 class Journal(Protocol):
     """One store of facts."""
 
+    @property
+    def doubt(self) -> Doubt | None:
+        """The reason why this start does not trust its records; None: it does, or it is settled."""
+
+    @property
+    def trusted_since(self) -> float:
+        """Grants from before this time do not count, because their age is unknown."""
+
+    async def trust(self) -> None:
+        """Record that all consequences of the doubt are in the journal."""
+
     def open_stream(self, key: SessionKey) -> StreamRow:
-        """Give a session that does not exist yet its stream. Durable with its first append."""
-        ...
+        """Give a new session its stream. It becomes durable with its first append."""
 
     def append(
         self, stream: int, expected_seq: int, at: float, facts: Sequence[Fact], runs: Sequence[Run]
     ) -> Pending:
-        """Number and enqueue facts that belong together, with the runs they led to."""
-        ...
+        """Number and enqueue facts that belong together, with the runs after these facts."""
 
     def delta(self, stream: int, at: float, delta: Delta) -> int:
-        """Enqueue streamed text, merged with its neighbour if that still waits; the new head."""
-        ...
+        """Enqueue streamed text, merged with the last piece if possible; return the new head."""
 
     def forget(self, stream: int) -> None:
-        """Nobody holds this stream's fold any more; its head may leave memory."""
-        ...
+        """Drop the stream's head from memory: its session is no longer loaded."""
 
     def on_commit(self, listener: Callable[[Sequence[Record]], None]) -> None:
         """Call `listener` on the loop with every committed batch, in order."""
-        ...
 
     def on_failure(self, listener: Callable[[], None]) -> None:
-        """Call `listener` on the loop when a commit failed: every fold in memory is void."""
-        ...
+        """Call `listener` on the loop when a commit failed: all state in memory is invalid."""
 
     async def stream_of(self, key: SessionKey) -> StreamRow | None:
-        """The session's stream, if it exists; its head is then known to `append`.
+        """Return the session's stream, if it exists; `append` knows its head from then on.
 
-        Of one that was forgotten on its way to the disk, once it is there.
+        For a stream that was forgotten before its records were on disk, this waits for them.
         """
-        ...
 
     async def facts(
         self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
     ) -> list[Record]:
-        """All facts of these kinds or of these runs, in order. Never deltas."""
-        ...
+        """Return all facts of these kinds or of these runs, in order, without deltas."""
 
     async def open_runs(self, stream: int) -> list[RunId]:
-        """The stream's runs that have not ended."""
-        ...
+        """Return the stream's unfinished runs."""
 
     async def has_deltas(self, stream: int, run_id: RunId, turn: int) -> bool:
-        """Whether text of this turn has been streamed to readers."""
-        ...
+        """Tell if text of this turn was streamed to readers."""
 
     async def records(
         self, stream: int, run_id: RunId | None, after: int, limit: int
     ) -> list[Record]:
-        """Up to `limit` records of one run, or of all, numbered higher than `after`."""
-        ...
+        """Return up to `limit` records of one run, or of all, numbered higher than `after`."""
 
     async def run(self, run_id: RunId) -> RunRow | None:
-        """One run's projection."""
-        ...
+        """Return the projection of one run."""
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
-        """Runs of one owner or of all, newest first: run ids rise with time."""
-        ...
+        """Return runs of one owner or of all, newest first: run ids increase with time."""
+
+    async def approvals(
+        self, owner: Owner | None, limit: int, after: AskedPlace | None
+    ) -> list[Asked]:
+        """Return pending requests of one owner or of all, the first to expire first."""
+
+    async def approval(self, request_id: RequestId) -> Asked | None:
+        """Return one request, if it is pending."""
 
     async def session(self, key: SessionKey) -> SessionRow | None:
-        """What a list would show of it, whether it is listed or not."""
-        ...
+        """Return one session as a list shows it, even if lists leave it out."""
 
     async def sessions(
         self, owner: Owner | None, limit: int, after: SessionKey | None
     ) -> list[SessionRow]:
-        """Sessions of one owner or of all, after the named one, by `updated_at`, newest first.
+        """Return sessions of one owner or of all, after the named one, last updated first.
 
-        Not the gateway's own, nor those of children. After one that there is not: none.
+        The gateway's own sessions and those of child runs are left out. If the named session
+        does not exist, the result is empty.
         """
-        ...
 
     async def changed_sessions(self, owner: Owner, since: float) -> list[SessionRow]:
-        """Of the same all whose `changed_at` is not before `since`, the latest change first."""
-        ...
+        """Return the same sessions with `changed_at` not before `since`, last changed first."""
 
     async def unfinished(self) -> list[RunRow]:
-        """Every run that has not ended, oldest first. This is what recovery reads."""
-        ...
+        """Return all unfinished runs, oldest first. Recovery reads these."""
 
     async def with_children(self) -> list[SessionKey]:
-        """The sessions that have begun children and not been told of their end."""
-        ...
+        """Return the sessions with open child runs."""
 
     async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:
-        """The request accepted before under this route and key, within its retention."""
-        ...
+        """Return the request accepted earlier with this route and key, within its retention."""
 
     async def cursor(self, channel: str) -> str:
-        """Where the channel's stream stood when the last of its updates was taken; or empty."""
-        ...
+        """Return the channel's position after its last recorded update; empty if there is none."""
 
     async def seen(self, channel: str, external_id: str) -> bool:
-        """Whether this update of the channel was taken before, within its retention."""
-        ...
+        """Tell if this update of the channel was recorded before, within its retention."""
+
+    async def message_digest(self, place: str, message_id: str) -> str:
+        """Return the digest of the text last recorded for that message; empty: none or expired."""
 
     async def undelivered(self) -> list[Outbound]:
-        """Every message that is neither sent nor given up, in the order they were queued."""
-        ...
+        """Return all messages that are neither sent nor given up, in the order of queueing."""
 
     async def deliveries(self, status: frozenset[Sending], limit: int) -> list[Outbound]:
-        """Messages that are in one of these states, newest first."""
-        ...
+        """Return the messages in one of these states, newest first."""
 
     async def delivery(self, delivery_id: DeliveryId) -> Outbound | None:
-        """One message, within its retention."""
-        ...
+        """Return one message, within its retention."""
 
     async def prune(self, deltas_before: float, keys_before: float) -> int:
-        """Forget deltas of runs that ended, and request keys, older than this.
+        """Delete older deltas of ended runs and older request keys.
 
-        Also updates that were taken and messages that were sent six days before those keys, and
-        messages that were given up 29 days before. Never a cursor.
+        Recorded updates and sent messages are kept six days longer than the keys, abandoned
+        messages 29 days longer. Cursors are never deleted.
         """
-        ...
 
     def state(self) -> str:
-        """`ok`, or why facts cannot be taken."""
-        ...
+        """Return `ok`, or why no facts can be recorded."""
 
     async def aclose(self) -> None:
-        """Commit what is enqueued, then let go of the file."""
-        ...
+        """Commit what is enqueued, then close the file."""

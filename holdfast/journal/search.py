@@ -1,17 +1,17 @@
-"""The search index: sessions by the words that were said in them.
+"""The full-text search index of sessions.
 
-A file of its own beside the journal, made from it and never more than that: nothing is decided
-by it, and nothing is lost with it. It may be missing, damaged, of another version or behind.
-What is wrong with it is `Damaged`: `discard` it and take everything in again. What it is behind
-is taken in when somebody asks (engine/finder.py): each session has the number of its last fact
-that is in here, and what the journal said of its last change.
+It is a separate file beside the journal and made only from the journal: no decision depends on
+it, and nothing is lost with it. It may be missing, damaged, of another version or not up to date.
+If it is damaged, methods raise `Damaged`: `discard` it and index everything again. It is brought
+up to date before a search (engine/admin/search.py): for each session it has the number of the
+last indexed fact, and the journal's time of the last change.
 
-Words are people's, the model's and titles; not what tools put out. Case does not count, nor do
-the accents of Latin letters. Chinese and Japanese have no spaces between words, so there each
-character is one, kept apart by a sign that is not seen. What somebody asks for is words, never
-the language of the index: each is quoted, and found where a word begins with it.
+It indexes messages of users and models, and titles, but not the output of tools. Case and the
+accents of Latin letters are ignored. Chinese and Japanese have no spaces between words, so each
+character is indexed as a word, separated by an invisible character. A query consists of words,
+never of FTS5 syntax: each word is quoted, and matches words that begin with it.
 
-Blocks: call it from a worker thread, one at a time.
+Blocks: call it from a worker thread, one call at a time.
 """
 
 import os
@@ -23,24 +23,25 @@ from pathlib import Path
 
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.messages import Assistant, Message, User
-from holdfast.core.run import ModelAnswered
-from holdfast.core.session import SessionSeeded, SessionTitled
+from holdfast.core.messages import Assistant, User
+from holdfast.core.run.run import ModelAnswered
+from holdfast.core.session.session import SessionSeeded, SessionTitled
 from holdfast.core.types import Fact, Owner, SessionId, Value
 from holdfast.errors import HoldfastError, JournalUnavailable
+from holdfast.journal.journal import SessionRow
 
 FILE = "search.db"
 VERSION = 1
 
-# The facts that words are taken from.
+# The facts that are indexed.
 FACTS: tuple[type[Fact], ...] = (InputAdmitted, ModelAnswered, SessionTitled, SessionSeeded)
 
-# What a hit stands between in a snippet.
+# The marks around a hit in a snippet.
 BEFORE, AFTER = "⟦", "⟧"
 
-LONGEST = 200_000  # characters of one message that can be found
+LONGEST = 200_000  # characters of one message that are indexed
 SNIPPET = 300  # characters
-TERMS = 16  # that somebody may ask for at once
+TERMS = 16  # words in one query
 
 _APART = "\u200b"
 _ALONE = "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
@@ -55,7 +56,7 @@ CREATE TABLE sessions (
     changed_at  REAL NOT NULL,
     seq         INTEGER NOT NULL,
     title       TEXT NOT NULL,
-    titled      INTEGER,         -- where the title stands among what was said
+    titled      INTEGER,         -- the row of the title in `said`
     UNIQUE (owner, session_id)
 ) STRICT;
 CREATE TABLE caught_up (
@@ -68,7 +69,7 @@ CREATE VIRTUAL TABLE said USING fts5(
 );
 PRAGMA user_version = {VERSION};
 """
-# A hit of today counts three times as much as one of long ago, one of two weeks ago twice.
+# A hit from today counts three times as much as a very old one, one from two weeks ago twice.
 _SEARCH = """
 WITH hits AS MATERIALIZED (
     SELECT rowid AS number, session, role, at, bm25(said) AS rank FROM said WHERE said MATCH :words
@@ -87,55 +88,36 @@ _KNOWN = "SELECT created_at, changed_at, seq FROM sessions WHERE owner = ? AND s
 _FIND = "SELECT id, titled FROM sessions WHERE owner = ? AND session_id = ?"
 _TAKE = """
 INSERT INTO sessions (owner, session_id, created_at, changed_at, seq, title)
-VALUES (:owner, :session_id, :created_at, :changed_at, :seq, '')
-ON CONFLICT (owner, session_id) DO UPDATE SET changed_at = :changed_at, seq = :seq
+VALUES (?, ?, ?, ?, ?, '')
+ON CONFLICT (owner, session_id) DO UPDATE SET changed_at = excluded.changed_at, seq = excluded.seq
 """
 _TITLE = "UPDATE sessions SET title = ?, titled = ? WHERE id = ?"
-_SAY = "INSERT INTO said VALUES (?, ?, ?, ?)"
+_ADD_TEXT = "INSERT INTO said VALUES (?, ?, ?, ?)"
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 
 
 class Damaged(HoldfastError):
-    """The file is no index, or not whole. Nothing is lost: discard it and begin anew."""
-
-
-class Place(Value):
-    """A session as the journal has it."""
-
-    owner: Owner
-    session_id: SessionId
-    stream: int
-    created_at: float
-    changed_at: float
+    """The file is not an index, or is damaged. Nothing is lost: discard it and build it again."""
 
 
 class Behind(Value):
-    """A session of which not everything is in the index."""
+    """A session that is not fully indexed."""
 
-    place: Place
-    seq: int  # the last fact that is
+    row: SessionRow
+    seq: int  # the last indexed fact
 
 
-class _Words(Value):
-    """One message, or a title."""
+class _Text(Value):
+    """The text of a message."""
 
     role: str
     at: float
     text: str
 
 
-class _News(Value):
-    """What is to be taken in of one session."""
-
-    of: Behind
-    seq: int  # of the last fact it was made of
-    said: Sequence[_Words]
-    title: _Words | None  # None: it is as it was; without words: it has none any more
-
-
 class Hit(Value):
-    """A session in which the words were found, and where best."""
+    """A session that matches a query, with its best match."""
 
     session_id: SessionId
     title: str
@@ -145,15 +127,15 @@ class Hit(Value):
 
 
 class Index:
-    """The file. What is wrong with it, or with the disk, is raised by whatever comes upon it."""
+    """The index file. Every method may raise `Damaged` or `JournalUnavailable`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Have the file, made if it is not there."""
-        with _told_apart():
+        """Open the file, and create it if needed."""
+        with _classified_errors():
             os.close(_touch(self._path))
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._opened = connection
@@ -166,51 +148,50 @@ class Index:
                 connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._opened is not None:
             with suppress(sqlite3.Error):
                 self._opened.close()
             self._opened = None
 
     def discard(self) -> None:
-        """Forget all of it."""
+        """Delete the index."""
         self.close()
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._path}{suffix}")
 
     def caught_up(self, owner: Owner) -> float:
-        """The latest change up to which nothing of the owner's is missing; 0: never looked."""
-        with _told_apart():
+        """Return the time up to which all changes of the owner are indexed; 0: never."""
+        with _classified_errors():
             sql = "SELECT at FROM caught_up WHERE owner = ?"
             row = self._connection.execute(sql, (owner,)).fetchone()
         return 0.0 if row is None else float(row[0])
 
     def catch_up(self, owner: Owner, at: float) -> None:
-        """Nothing of the owner's is missing that was changed up to `at`."""
-        with _told_apart():
+        """Record that all changes of the owner up to `at` are indexed."""
+        with _classified_errors():
             self._connection.execute("INSERT OR REPLACE INTO caught_up VALUES (?, ?)", (owner, at))
 
-    def behind(self, places: Sequence[Place]) -> list[Behind]:
-        """Which of these have changed since they were taken in."""
+    def behind(self, rows: Sequence[SessionRow]) -> list[Behind]:
+        """Return those that have changed since they were indexed."""
         found: list[Behind] = []
-        with _told_apart():
-            for place in places:
-                named = (place.owner, place.session_id)
-                row = self._connection.execute(_KNOWN, named).fetchone()
-                if row is None or row[0] != place.created_at:
-                    found.append(Behind(place, 0))
-                elif row[1] != place.changed_at:
-                    found.append(Behind(place, row[2]))
+        with _classified_errors():
+            for row in rows:
+                known = self._connection.execute(_KNOWN, row.key).fetchone()
+                if known is None or known[0] != row.created_at:
+                    found.append(Behind(row, 0))
+                elif known[1] != row.changed_at:
+                    found.append(Behind(row, known[2]))
         return found
 
     def take(self, some: Sequence[tuple[Behind, Sequence[Record]]]) -> None:
-        """Take in what these sessions' facts hold that is new: of all of them, or of none."""
-        with _told_apart():
+        """Index the new facts of these sessions, of all or of none."""
+        with _classified_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 for behind, records in some:
-                    self._take(_news(behind, records))
+                    self._take(behind, [r for r in records if r.seq > behind.seq])
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
@@ -218,12 +199,12 @@ class Index:
                 raise
 
     def search(self, owner: Owner, words: str, limit: int, now: float) -> list[Hit]:
-        """The owner's sessions in which one message has all the words; newest and best first."""
+        """Return the owner's sessions with a message that has all the words, best match first."""
         if not (asked := query(words)):
             return []
         named = {"words": asked, "owner": owner, "now": now, "limit": limit}
         hits: list[Hit] = []
-        with _told_apart():
+        with _classified_errors():
             for number, *found, at in self._connection.execute(_SEARCH, named).fetchall():
                 marked = (BEFORE, AFTER, asked, number)
                 row = self._connection.execute(_SNIPPET, marked).fetchone()
@@ -236,88 +217,74 @@ class Index:
         assert self._opened is not None
         return self._opened
 
-    def _take(self, news: _News) -> None:
-        place, execute = news.of.place, self._connection.execute
-        if news.of.seq == 0:
-            self._forget(place)
-        row = {
-            "owner": place.owner,
-            "session_id": place.session_id,
-            "created_at": place.created_at,
-            "changed_at": place.changed_at,
-            "seq": news.seq,
-        }
-        execute(_TAKE, row)
-        session, titled = execute(_FIND, (place.owner, place.session_id)).fetchone()
-        rows = [(_prepared(w.text), session, w.role, w.at) for w in news.said]
-        self._connection.executemany(_SAY, rows)
-        if (title := news.title) is not None:
-            execute("DELETE FROM said WHERE rowid = ?", (titled,))
-            said = (_prepared(title.text), session, title.role, title.at)
-            number = execute(_SAY, said).lastrowid if title.text else None
-            execute(_TITLE, (title.text, number, session))
+    def _take(self, behind: Behind, news: Sequence[Record]) -> None:
+        row, execute = behind.row, self._connection.execute
+        if behind.seq == 0:
+            self._forget(row)
+        seq = news[-1].seq if news else behind.seq
+        execute(_TAKE, (*row.key, row.created_at, row.changed_at, seq))
+        session, titled = execute(_FIND, row.key).fetchone()
+        texts = [text for record in news for text in _texts(record) if text.text.strip()]
+        rows = [(_prepared(w.text), session, w.role, w.at) for w in texts]
+        self._connection.executemany(_ADD_TEXT, rows)
+        titles = [record for record in news if isinstance(record.fact, SessionTitled)]
+        if titles:
+            self._rename(session, titled, titles[-1])
 
-    def _forget(self, place: Place) -> None:
-        """Whatever went by that name before is another session."""
-        named = (place.owner, place.session_id)
-        if (row := self._connection.execute(_FIND, named).fetchone()) is not None:
-            self._connection.execute("DELETE FROM said WHERE session = ?", row[:1])
-            self._connection.execute("DELETE FROM sessions WHERE id = ?", row[:1])
+    def _rename(self, session: int, titled: int | None, record: Record) -> None:
+        """Replace the title of a session; an empty one is removed."""
+        assert isinstance(record.fact, SessionTitled)
+        title, execute = record.fact.title, self._connection.execute
+        execute("DELETE FROM said WHERE rowid = ?", (titled,))
+        row = (_prepared(title), session, "title", record.at)
+        number = execute(_ADD_TEXT, row).lastrowid if title else None
+        execute(_TITLE, (title, number, session))
+
+    def _forget(self, row: SessionRow) -> None:
+        """Delete an earlier session of the same name."""
+        if (known := self._connection.execute(_FIND, row.key).fetchone()) is not None:
+            self._connection.execute("DELETE FROM said WHERE session = ?", known[:1])
+            self._connection.execute("DELETE FROM sessions WHERE id = ?", known[:1])
 
 
 def query(words: str) -> str:
-    """What somebody asks for, in the language of the index; empty: there is no word in it."""
+    """Return the FTS5 query for `words`; empty if there is no word in it."""
     clean = words.replace("\0", " ").encode(errors="replace").decode()
     terms = [term for term in clean.split() if any(map(str.isalnum, term))]
     return " AND ".join(map(_term, terms[:TERMS]))
 
 
 def _term(word: str) -> str:
-    """One of the words: better itself than a longer one. Too much begins with a lone letter."""
+    """Return the FTS5 term for a word. An exact match ranks higher than a longer word.
+
+    A single letter matches only itself, because too many words begin with it.
+    """
     quoted = '"{}"'.format(_apart(word).replace('"', '""'))
     return quoted if len(word) == 1 and word.isascii() else f"({quoted} OR {quoted}*)"
 
 
-def _news(of: Behind, records: Sequence[Record]) -> _News:
-    """What the facts of a session hold that is not in the index yet."""
-    said: list[_Words] = []
-    title: _Words | None = None
-    last = of.seq
-    for _, seq, at, fact in records:
-        if seq <= of.seq:
-            continue
-        last = seq
-        match fact:
-            case InputAdmitted() if not _is_notice(fact):
-                said.append(_Words("user", at, fact.text))
-            case ModelAnswered():
-                said.append(_Words("assistant", at, fact.text))
-            case SessionSeeded():
-                then = fact.said_at or at
-                said += [w for m in fact.messages if (w := _of_message(m, then)) is not None]
-            case SessionTitled():
-                title = _Words("title", at, fact.title)
-            case _:
-                pass
-    return _News(of, last, [w for w in said if w.text.strip()], title)
-
-
-def _of_message(message: Message, at: float) -> _Words | None:
-    match message:
-        case User(text=text):
-            return _Words("user", at, text)
-        case Assistant(text=text):
-            return _Words("assistant", at, text)
+def _texts(record: Record) -> Iterator[_Text]:
+    """Yield the messages of a fact."""
+    match fact := record.fact:
+        case InputAdmitted() if not _is_notice(fact):
+            yield _Text("user", record.at, fact.text)
+        case ModelAnswered():
+            yield _Text("assistant", record.at, fact.text)
+        case SessionSeeded():
+            for message in fact.messages:
+                if isinstance(message, User | Assistant):
+                    role = "user" if isinstance(message, User) else "assistant"
+                    yield _Text(role, fact.said_at or record.at, message.text)
         case _:
-            return None
+            pass
 
 
-def _is_notice(said: InputAdmitted) -> bool:
-    """The end of a process or a task comes as an input, too, and nobody has said it."""
-    process, task = said.metadata.get("process_id"), said.metadata.get("task_id")
+def _is_notice(admitted: InputAdmitted) -> bool:
+    """Tell if the input is about the end of a process or a task: no user wrote it."""
+    process, task = admitted.metadata.get("process_id"), admitted.metadata.get("task_id")
     return bool(
-        (process and said.text.startswith(f"[Background process {process} "))
-        or (task and said.text.startswith(f"[Task {task} "))
+        (process and admitted.text.startswith(f"[Background process {process} "))
+        or (task and admitted.text.startswith(f"[Task {task} "))
     )
 
 
@@ -330,13 +297,13 @@ def _apart(text: str) -> str:
 
 
 def _line(snippet: str) -> str:
-    """A snippet as one line, not too long, with its first hit in it."""
+    """Return a snippet as one line of limited length that includes its first hit."""
     line = " ".join(snippet.replace(_APART, "").split())
     if len(line) <= SNIPPET:
         return line
     begin = max(0, line.find(BEFORE) - SNIPPET // 3)
     cut = line[begin : begin + SNIPPET]
-    # A hit that is longer than there is room for keeps its end.
+    # A hit that is cut off gets its closing mark again.
     return ("…" if begin else "") + cut + (AFTER if cut.count(BEFORE) > cut.count(AFTER) else "…")
 
 
@@ -347,8 +314,8 @@ def _touch(path: Path) -> int:
 
 
 @contextmanager
-def _told_apart() -> Iterator[None]:
-    """Damage can be mended by beginning anew; a disk that is full or read-only can not."""
+def _classified_errors() -> Iterator[None]:
+    """Raise `Damaged` for errors that a new index solves, and `JournalUnavailable` for others."""
     try:
         yield
     except sqlite3.DatabaseError as error:

@@ -1,13 +1,12 @@
-"""The chat-completions wire, the way back: an answer from bytes, a refusal's meaning.
+"""Responses of the chat-completions protocol: parse an answer, and classify an error.
 
-The stream is worked on as bytes until a line is whole, so neither a split character nor
-a split event matters; all that arrives in one read becomes at most one piece for each
-stretch of text or reasoning.
+The stream is handled as bytes until a line is complete, so split characters and split events are
+no problem. The data of one read becomes at most one piece for each stretch of text or reasoning.
 
-An answer is whole once the server has said why it finished, or `[DONE]`. A stream that
-ends before that was cut, however politely; one that breaks after it lost nothing.
-Servers differ in how they write calls and errors; what is known to be out there is
-taken. No text of theirs leaves here with our key in it. Nothing here does I/O.
+An answer is complete when the server has sent a finish reason or `[DONE]`. A stream that ends
+before that was cut, even if the connection was closed properly; a stream that breaks after it has
+lost nothing. Servers differ in how they write calls and errors; all known forms are accepted. Our
+key is removed from all texts of the server. Nothing here does I/O.
 """
 
 import math
@@ -33,7 +32,7 @@ _TOO_LONG = re.compile(
     r"|too many (input )?tokens|maximum prompt length|reduce the length|token count.*exceeds",
     re.IGNORECASE,
 )
-# Errors inside a stream carry no status: these are the ones that will not go away.
+# Errors inside a stream have no HTTP status: these codes are permanent errors.
 _FINAL = {
     "invalid_api_key": 401,
     "authentication_error": 401,
@@ -64,7 +63,7 @@ class _CallDelta(msgspec.Struct, gc=False):
 
 class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
-    reasoning_content: Any = None  # of these three, whatever is not a string is passed over
+    reasoning_content: Any = None  # of these three, any value that is not a string is ignored
     reasoning: Any = None
     thinking: Any = None
     tool_calls: list[_CallDelta] | None = None
@@ -81,8 +80,8 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens: int | None = None
 
 
-class Said(msgspec.Struct, gc=False):
-    """A server's own words about what went wrong."""
+class ServerError(msgspec.Struct, gc=False):
+    """A server's error message."""
 
     message: str | None = None
     code: str | int | None = None
@@ -92,11 +91,11 @@ class Said(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: Said | str | None = None
+    error: ServerError | str | None = None
 
 
 class _Refusal(msgspec.Struct):
-    error: Said | str | None = None
+    error: ServerError | str | None = None
     message: str | None = None
 
 
@@ -106,7 +105,7 @@ _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
 class Peer(Value):
-    """Whom we talk to about which model, and what its failures mean."""
+    """A server and model, and the classification of its errors."""
 
     host: str
     model: str
@@ -114,55 +113,54 @@ class Peer(Value):
 
     @property
     def name(self) -> str:
-        """How people are told of it."""
+        """The name for people."""
         return f"openai at {self.host}" + (f" (model {self.model})" if self.model else "")
 
     def cut(self, why: str) -> Transient:
-        """It stopped before it was done."""
+        """Return the error of an answer that was cut off."""
         return Transient(f"{self.name} {why}")
 
-    def judge(self, status: int, said: Said, wait_s: float | None) -> HoldfastError:
-        """Who acts next on a refusal with `status`."""
-        if said.code == "insufficient_quota":
+    def judge(self, status: int, error: ServerError, wait_s: float | None) -> HoldfastError:
+        """Classify an error response with `status`."""
+        if error.code == "insufficient_quota":
             status = 402
-        words = f"{said.code or ''} {said.type or ''} {said.message or ''}"
-        text = f"{self.name} answered {status}{self._excerpt(said.message or '')}"
-        if status == 413 or (status not in (401, 403, 429) and _TOO_LONG.search(words)):
+        details = f"{error.code or ''} {error.type or ''} {error.message or ''}"
+        text = f"{self.name} answered {status}{self._excerpt(error.message or '')}"
+        if status == 413 or (status not in (401, 403, 429) and _TOO_LONG.search(details)):
             return Overflow(text)
         if status in (408, 409, 425, 429) or status >= 500:
             return Transient(text, retry_after_s=wait_s)
         return Rejected(f"{text}; {_HINTS.get(status, 'check OPENAI_BASE_URL and HOLDFAST_MODEL')}")
 
-    def judge_inside(self, said: Said | str) -> HoldfastError:
-        """Who acts next on an error that came inside a stream, where no status is."""
-        if isinstance(said, str):
-            said = Said(said)
-        code = str(said.code or "")
+    def judge_inside(self, error: ServerError | str) -> HoldfastError:
+        """Classify an error inside a stream, which has no status."""
+        if isinstance(error, str):
+            error = ServerError(error)
+        code = str(error.code or "")
         if code.isdecimal() and 400 <= int(code) < 600:
             status = int(code)
         else:
-            status = _FINAL.get(code) or _FINAL.get(said.type or "") or 500
-        return self.judge(status, said, None)
+            status = _FINAL.get(code) or _FINAL.get(error.type or "") or 500
+        return self.judge(status, error, None)
 
     def _excerpt(self, text: str) -> str:
-        if self.key:
-            text = Redactor([self.key]).clean(text.replace(self.key, "[key]"))  # before it is cut
+        text = Redactor([self.key]).clean(text)  # before it is shortened
         text = " ".join(text.split())
         return f' "{text[:200]}{"…" if len(text) > 200 else ""}"' if text else ""
 
 
-def read_refusal(body: bytes) -> Said:
-    """What a refusal's body says, in whatever form."""
+def read_refusal(body: bytes) -> ServerError:
+    """Parse the body of an error response, in any of the known forms."""
     try:
         refusal = _decode_refusal(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Said(body.decode(errors="replace"))
-    said = refusal.error or refusal.message or body.decode()
-    return said if isinstance(said, Said) else Said(said)
+        return ServerError(body.decode(errors="replace"))
+    error = refusal.error or refusal.message or body.decode()
+    return error if isinstance(error, ServerError) else ServerError(error)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """How long the server asks us to wait. A date is read against the server's own clock."""
+    """Return the wait that the server asks for. A date is compared with the server's own clock."""
     for name, unit_s in (("retry-after-ms", 0.001), ("Retry-After", 1.0)):
         try:
             wait_s = float(headers.get(name, "")) * unit_s
@@ -180,21 +178,21 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 @dataclass(slots=True)
 class _Growing:
-    """A call that is still being written."""
+    """A tool call that is still being received."""
 
     id: str = ""
     tool: str = ""
     arguments: list[str] = field(default_factory=list)
 
 
-class Incoming:
-    """One answer as its bytes come in."""
+class AnswerParser:
+    """The parser of one answer, fed with bytes."""
 
     def __init__(self, peer: Peer, *, empty: bool) -> None:
-        self.whole = empty  # nothing that matters is missing
-        self.done = empty  # nothing more is to come
+        self.whole = empty  # the answer is complete, except perhaps for its usage
+        self.done = empty  # no more data is expected
         self._peer = peer
-        self._held: list[bytes] = []  # the beginning of a line; all of it, if not streamed
+        self._held: list[bytes] = []  # the beginning of a line; all data, if not streamed
         self._held_size = 0
         self._streamed: bool | None = None  # unknown until the first byte that is not blank
         self._pieces: list[Text | Reasoning] = []
@@ -207,7 +205,7 @@ class Incoming:
         self._usage = Usage()
 
     def feed(self, data: bytes) -> list[Text | Reasoning]:
-        """Take in `data`; the pieces that became readable."""
+        """Add `data`, and return the new pieces."""
         if self._streamed is None and (start := data.lstrip()):
             self._streamed = not start.startswith(b"{")
         self._held.append(data)
@@ -225,18 +223,18 @@ class Incoming:
         return self._flush()
 
     def end(self) -> list[Text | Reasoning]:
-        """The stream has ended; the pieces of what was still held."""
+        """End the stream, and return the last pieces."""
         rest = b"".join(self._held)
         if self._streamed is False:
             self._event(rest)
         elif rest.startswith(b"data:"):
             self._event(rest[5:].strip())
         if not self.whole:
-            raise self._peer.cut("ended its answer before it was whole")
+            raise self._peer.cut("ended its answer before it was complete")
         return self._flush()
 
     def answer(self, request: Request) -> Answer:
-        """The whole answer, with call ids that this conversation does not know yet."""
+        """Return the complete answer, with call ids that are new in this conversation."""
         calls: tuple[Proposal, ...] = ()
         if self._calls:
             taken = {
@@ -272,15 +270,15 @@ class Incoming:
         for thought in (delta.reasoning_content, delta.reasoning, delta.thinking):
             if thought and isinstance(thought, str):
                 self._reasoning.append(thought)
-                self._say(Reasoning, thought)
+                self._add(Reasoning, thought)
                 break
         if delta.content:
             self._text.append(delta.content)
-            self._say(Text, delta.content)
+            self._add(Text, delta.content)
         for part in delta.tool_calls or ():
             self._grow(part)
 
-    def _say(self, kind: type[Text] | type[Reasoning], text: str) -> None:
+    def _add(self, kind: type[Text] | type[Reasoning], text: str) -> None:
         if kind is not self._kind:
             self._flush_run()
             self._kind = kind
@@ -312,12 +310,12 @@ class Incoming:
             call.arguments.append(function.arguments)
 
     def _continued(self, part: _CallDelta, function: _FunctionDelta) -> _Growing | None:
-        """The call that `part` goes on with, or none if it begins one."""
+        """Return the call that `part` continues; None if it begins a new one."""
         if part.index is not None:
             call = self._at.get(part.index)
         else:
             call = self._calls[-1] if self._calls and not function.name else None
-        # Some servers number every call 0: another id is another call.
+        # Some servers give every call the index 0: a different id is a different call.
         another = call is not None and part.id and call.id and part.id != call.id
         return None if another else call
 

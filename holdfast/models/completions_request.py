@@ -1,17 +1,17 @@
-"""The chat-completions wire, the way there: a request as bytes.
+"""Requests of the chat-completions protocol: encode a request as bytes.
 
-A message is plain text wherever that will do, because not every server takes more. Only words
-that came with pictures are a list of parts: the text, if there is any, then the pictures.
+A message is sent as plain text if possible, because some servers accept nothing else. Only a
+message with images is a list of parts: the text, if there is any, then the images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.images import to_url
 from holdfast.core.messages import Assistant, Message, System, ToolResult, User
-from holdfast.models.model import Request
+from holdfast.models.model import Request, ToolSpec
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -73,24 +73,34 @@ class _Body(msgspec.Struct, frozen=True):
     messages: list[_System | _User | _Assistant | _ToolResult]
     stream: bool = True
     stream_options: _StreamOptions = _StreamOptions()
-    tools: list[_Tool] | msgspec.UnsetType = msgspec.UNSET
+    tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode = msgspec.json.Encoder().encode
 
 
 def encode(request: Request) -> bytes:
-    """The body of a request for a streamed answer."""
+    """Encode the body of a request for a streamed answer."""
     head: list[_System | _User | _Assistant | _ToolResult] = []
     if request.system:
         head.append(_System(request.system))
     body = _Body(
         request.model,
         head + [_wire(message) for message in request.messages],
-        tools=[_Tool(_Declared(t.name, t.description, dict(t.schema))) for t in request.tools]
-        or msgspec.UNSET,
+        tools=_declared(request.tools) if request.tools else msgspec.UNSET,
     )
     return _encode(body)
+
+
+_last: list[tuple[Sequence[ToolSpec], msgspec.Raw]] = []  # one gateway always declares the same
+
+
+def _declared(tools: Sequence[ToolSpec]) -> msgspec.Raw:
+    """The tools as JSON, encoded once as long as they are the same object."""
+    if not _last or _last[0][0] is not tools:
+        wire = [_Tool(_Declared(t.name, t.description, dict(t.schema))) for t in tools]
+        _last[:] = [(tools, msgspec.Raw(_encode(wire)))]
+    return _last[0][1]
 
 
 def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
@@ -103,8 +113,8 @@ def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
         case Assistant(text):
             return _Assistant(text)
         case User(text, images) if images:
-            words: list[_Text | _Image] = [_Text(text)] if text else []
-            return _User(words + [_Image(_Url(to_url(image))) for image in images])
+            parts: list[_Text | _Image] = [_Text(text)] if text else []
+            return _User(parts + [_Image(_Url(to_url(image))) for image in images])
         case User(text):
             return _User(text)
         case System(text):

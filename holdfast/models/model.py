@@ -1,11 +1,11 @@
 """The contract of a model provider: one request in, one stream of pieces out.
 
-A provider opens the request, yields text and reasoning as they come and ends with
-exactly one `Answer`, which holds the whole text again: the pieces are for readers,
-the answer is the truth. It keeps nothing between requests, never retries and never
-decides: a cut is raised as `Transient`, a conversation that is too long as
-`Overflow`, a request the server will never take as `Rejected` (holdfast.errors),
-and the runner does the rest. Cancelling the consumer closes the connection.
+A provider sends the request, yields text and reasoning as they arrive, and ends with exactly one
+`Answer`, which contains the whole text again: the pieces are for live readers, the answer is what
+counts. It keeps no state between requests, never retries and never decides. It raises `Transient`
+if the answer was cut off, `Overflow` if the conversation is too long, and `Rejected` if the server
+will never accept the request (holdfast.errors); the runner does the rest. Cancelling the consumer
+closes the connection.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -16,7 +16,7 @@ from holdfast.core.types import Usage, Value
 
 
 class ToolSpec(Value):
-    """A tool as the model is told about it. `schema` is JSON Schema of its arguments."""
+    """The description of a tool for the model. `schema` is the JSON Schema of its arguments."""
 
     name: str
     description: str
@@ -24,9 +24,9 @@ class ToolSpec(Value):
 
 
 class Request(Value):
-    """One turn's question to the model."""
+    """The request to the model for one turn."""
 
-    model: str  # the provider's own name of it, without the provider's prefix
+    model: str  # the provider's name of the model, without the provider's prefix
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
@@ -41,7 +41,7 @@ class Reasoning(Value):
 
 
 class Answer(Value):
-    """The model's whole answer. Call ids are unique within it, whatever the server sent."""
+    """The model's complete answer. Its call ids are unique, whatever the server sent."""
 
     text: str
     reasoning: str = ""
@@ -53,19 +53,64 @@ Piece = Text | Reasoning | Answer
 
 
 class Model(Protocol):
-    """A provider. `name` is what `HOLDFAST_MODEL` puts before the slash."""
+    """A provider. `name` is the part of `HOLDFAST_MODEL` before the slash."""
 
     @property
     def name(self) -> str: ...
 
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Ask. Yields pieces, then one `Answer`, then ends; or raises as said above."""
+        """Send the request. Yield pieces, then one `Answer`; or raise as described above."""
         ...
 
     async def check(self) -> str:
-        """Try to reach the server without spending tokens; a line for `doctor`, or raise."""
+        """Try to reach the server without using tokens; return a line for `doctor`, or raise."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections. Called once, at the end of the process."""
+        """Close the connections. Called once, at the end of the process."""
         ...
+
+
+class Candidate(Value):
+    """A model that can be asked."""
+
+    name: str  # with its provider: "openai/gpt-5-mini"
+    model: Model
+    window: int = 0  # tokens that it reads at once; 0: not known
+
+
+class Models(Value):
+    """The models of a gateway."""
+
+    main: Candidate  # the configured one
+    fallbacks: tuple[Candidate, ...] = ()  # asked in this order if the one before fails
+    others: tuple[Candidate, ...] = ()  # that a request or a session may name
+    small: Candidate | None = None  # writes notes on long histories; None: the main one
+
+    def named(self, wanted: str) -> Candidate:
+        """Return the model of that name; the main one if there is none of its provider."""
+        known = (self.main, *self.fallbacks, *self.others)
+        for candidate in known:
+            if candidate.name == wanted:
+                return candidate
+        provider = wanted.partition("/")[0]
+        for candidate in known:
+            if wanted and candidate.name.partition("/")[0] == provider:
+                return Candidate(wanted, candidate.model)
+        return self.main
+
+    def chain(self, wanted: str, first: str) -> tuple[Candidate, ...]:
+        """Return the candidates for a run, in order: `wanted`, then the fallbacks.
+
+        `first`, if it is one of them, goes first, and those before it last: a run that was cut goes
+        on where it was.
+        """
+        one = self.named(wanted)
+        chain = (one, *(c for c in self.fallbacks if c.name != one.name))
+        at = next((i for i, c in enumerate(chain) if c.name == first), 0)
+        return (*chain[at:], *chain[:at])
+
+
+def without_note(text: str) -> str:
+    """Return a user's text without our own note about an interruption before it."""
+    return text.partition("]\n\n")[2] if text.startswith("[System note:") else text

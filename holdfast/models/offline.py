@@ -1,9 +1,9 @@
-"""No model at all: explicit commands drive the real tools, and it says that it is none.
+"""The provider for use without a model: explicit commands run the real tools.
 
-It reads the user's last words as one command and proposes the call that it means, if
-the request offers that tool; what the tool answers is its answer. Everything else gets
-a short text: that no model is configured, what can be done without one, and how to
-configure one. Pictures nobody looks at, and it says so.
+It reads the user's last message as one command and proposes the matching call, if the request
+offers that tool; the tool's result is its answer. Any other message gets a short text: that no
+model is configured, what is possible without one, and how to configure one. It cannot see images,
+and says so.
 """
 
 import re
@@ -14,10 +14,10 @@ import msgspec
 
 from holdfast.core.messages import Message, Proposal, ToolResult, User
 from holdfast.core.types import CallId
-from holdfast.models.model import Answer, Piece, Request, Text, ToolSpec
+from holdfast.models.model import Answer, Piece, Request, Text, ToolSpec, without_note
 
 NOTE = "(offline: no model is configured; this is the tool's own output)"
-UNSEEN = "(I have not looked at what you attached: pictures need a model.)\n"
+UNSEEN = "(I cannot see the images you attached: that needs a model.)\n"
 HELP = """\
 No model is configured, so I cannot think or chat. I can still work with your files:
 
@@ -58,63 +58,66 @@ class _Ran(msgspec.Struct):
 
 
 class Offline:
-    """The provider that is there when no other is."""
+    """The provider if no other is configured."""
 
     name = "offline"
 
+    def __init__(self, command: str = "holdfast") -> None:
+        self._help = HELP.replace("`holdfast ", f"`{command} ")
+
     async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Obey a command, hand over a tool's result, or say what is missing."""
-        said = _obey(request)
-        if isinstance(said, Proposal):
-            yield Answer("", calls=(said,))
+        """Run a command, return a tool's result, or say that no model is configured."""
+        reply = _obey(request, self._help)
+        if isinstance(reply, Proposal):
+            yield Answer("", calls=(reply,))
             return
-        said = _unseen(request.messages) + said
-        for line in said.splitlines(keepends=True):
+        reply = _unseen(request.messages) + reply
+        for line in reply.splitlines(keepends=True):
             yield Text(line)
-        yield Answer(said)
+        yield Answer(reply)
 
     async def check(self) -> str:
-        """There is nothing to reach."""
+        """Return the line for `doctor`: there is no server to reach."""
         return "offline: no model is configured; explicit commands drive the tools"
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
 
-def _obey(request: Request) -> Proposal | str:
-    words, results = _last(request.messages)
+def _obey(request: Request, otherwise: str) -> Proposal | str:
+    command, results = _last(request.messages)
     if results:
         return "\n".join((NOTE, *map(_plain, results)))
     tools = {tool.name: tool for tool in request.tools}
     for pattern, name in _COMMANDS:
-        if found := pattern.fullmatch(words):
+        if found := pattern.fullmatch(command):
             if name not in tools:
                 return _impossible(name)
             return _propose(tools[name], found.groupdict())
-    return HELP
+    return otherwise
 
 
 def _plain(result: str) -> str:
-    """What a command has written, without what is around it for models."""
+    """Return the output of a command, without the JSON around it for models."""
     try:
-        said = msgspec.json.decode(result, type=_Ran)
+        ran = msgspec.json.decode(result, type=_Ran)
     except msgspec.DecodeError:
         return result
-    code = f"[exit code {said.exit_code}]" if said.exit_code else ""
-    return "\n".join(part for part in (said.output.rstrip("\n"), said.error, code) if part)
+    code = f"[exit code {ran.exit_code}]" if ran.exit_code else ""
+    return "\n".join(part for part in (ran.output.rstrip("\n"), ran.error, code) if part)
 
 
 def _last(messages: Sequence[Message]) -> tuple[str, list[str]]:
-    """The user's last words, or the tool results that came after them."""
+    """Return the user's last message, or the tool results after it."""
     results: list[str] = []
     for message in reversed(messages):
         match message:
             case ToolResult(_, text):
                 results.insert(0, text)
             case User(text):
-                words = _words(text)
-                if (words or message.images) and not results:
-                    return words.strip(), []
+                command = without_note(text)
+                if (command or message.images) and not results:
+                    return command.strip(), []
                 if results:
                     break
             case _:
@@ -124,18 +127,14 @@ def _last(messages: Sequence[Message]) -> tuple[str, list[str]]:
 
 
 def _unseen(messages: Sequence[Message]) -> str:
-    """What to say of the pictures that came with the user's last words."""
-    said = (m for m in reversed(messages) if isinstance(m, User) and (m.images or _words(m.text)))
-    return UNSEEN if next(said, User("")).images else ""
-
-
-def _words(text: str) -> str:
-    """What a user really said: our own note about a cut may stand before it, or alone."""
-    return text.partition("]\n\n")[2] if text.startswith("[System note:") else text
+    """Return a notice if the user's last message has images."""
+    users = (m for m in reversed(messages) if isinstance(m, User))
+    sent = (m for m in users if m.images or without_note(m.text))
+    return UNSEEN if next(sent, User("")).images else ""
 
 
 def _propose(tool: ToolSpec, found: dict[str, str | None]) -> Proposal:
-    """The call a command means. Only arguments that the tool has, and that were given."""
+    """Return the call for a command, with those given arguments that the tool has."""
     given = {
         **found,
         "path": found.get("quoted") or found.get("path"),

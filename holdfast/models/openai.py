@@ -1,8 +1,8 @@
-"""Any server that speaks OpenAI's chat completions, over one connection pool.
+"""The provider for servers with OpenAI's chat-completions API, over one connection pool.
 
-The pool lives as long as the process: a connection whose answer was read to its end
-goes back to it, any other is closed, whoever ended the reading. What the bytes mean is
-the business of `holdfast.models.completions`, and of `completions_request` on the way there.
+The pool lives as long as the process. A connection whose answer was read to its end returns to
+the pool; any other connection is closed, whatever ended the reading. `completions_request` encodes
+the requests and `completions` parses the responses.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
@@ -15,14 +15,14 @@ import msgspec
 from yarl import URL
 
 from holdfast.errors import HoldfastError, Misconfigured, Rejected
-from holdfast.models.completions import Incoming, Peer, Said, read_refusal, retry_after
+from holdfast.models.completions import AnswerParser, Peer, ServerError, read_refusal, retry_after
 from holdfast.models.completions_request import encode
 from holdfast.models.model import Piece, Request
 
-_REFUSAL_LIMIT = 64 << 10  # bytes read of a refusal
-_REFUSAL_S = 5.0  # ... and how long they may take
-_USAGE_S = 2.0  # patience for usage and [DONE] once the answer is whole
-_END_S = 0.1  # patience for the end of the body, which gives the connection back
+_REFUSAL_LIMIT = 64 << 10  # bytes read of an error response
+_REFUSAL_S = 5.0  # time limit for reading it
+_USAGE_S = 2.0  # time limit for usage and [DONE] once the answer is complete
+_END_S = 0.1  # time limit for the end of the body, after which the connection can be used again
 _CHECK_S = 1.0
 _IN_PARTS_FROM = 256 << 10  # a bigger body is sent in parts, so that the loop stays free
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
@@ -35,7 +35,7 @@ class _Models(msgspec.Struct):
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 
-class OpenAI:
+class OpenAIModel:
     """A provider for every OpenAI-compatible chat-completions server."""
 
     name = "openai"
@@ -54,26 +54,26 @@ class OpenAI:
         self._session = session
         self._owns_session = session is None
         self._stall_s = stall_s
-        # Silence is watched for here: aiohttp would set two timers for every chunk.
+        # Silence is detected here, because aiohttp would set two timers for every chunk.
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_s)
         self._asked: set[_Asked] = set()
         self._watch: TimerHandle | None = None
         self._headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
-            "Accept-Encoding": "identity",  # compressing a stream holds tokens back
+            "Accept-Encoding": "identity",  # compressing a stream delays tokens
             **({"Authorization": f"Bearer {self._key}"} if self._key else {}),
         }
 
     async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Ask. Yields pieces as they come, then the answer."""
+        """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._peer(request.model)
         asked = self._attend()
         try:
             response = await self._post(request, asked, peer)
             if response.status != 200:
                 raise peer.judge(*await _refusal(response))
-            incoming = Incoming(peer, empty=response.content_length == 0)
+            incoming = AnswerParser(peer, empty=response.content_length == 0)
             while data := await self._read(response, asked, incoming, peer):
                 for piece in incoming.feed(data):
                     yield piece
@@ -86,7 +86,7 @@ class OpenAI:
                 asked.response.close()
 
     def _attend(self) -> "_Asked":
-        """Watch for its silence, with one timer for all that are open."""
+        """Register a request for the timer that ends silent ones; there is one timer for all."""
         loop = get_running_loop()
         asked = _Asked(loop.time())
         self._asked.add(asked)
@@ -125,7 +125,7 @@ class OpenAI:
         return f"openai at {self._url} answers, {found} model{'' if found == 1 else 's'}"
 
     async def aclose(self) -> None:
-        """Close the pool, unless somebody else's was given."""
+        """Close the pool, unless the caller provided it."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -161,9 +161,9 @@ class OpenAI:
         return asked.response
 
     async def _read(
-        self, response: aiohttp.ClientResponse, asked: "_Asked", incoming: Incoming, peer: Peer
+        self, response: aiohttp.ClientResponse, asked: "_Asked", incoming: AnswerParser, peer: Peer
     ) -> bytes:
-        """What has arrived, or nothing at the end."""
+        """Return the data that has arrived; empty at the end."""
         content = response.content
         try:
             if not incoming.whole:
@@ -182,7 +182,7 @@ class OpenAI:
 
 
 class _Asked:
-    """One request under way, and when it was last heard of."""
+    """A request in progress, and when data last arrived for it."""
 
     __slots__ = ("heard_at", "posting", "response", "stalled")
 
@@ -193,7 +193,7 @@ class _Asked:
         self.stalled = False
 
     def end(self) -> None:
-        """It has been silent for too long."""
+        """End the request: it has been silent for too long."""
         self.stalled = True
         if self.response is None:
             self.posting.cancel()
@@ -215,12 +215,14 @@ def _parse_url(base_url: str) -> URL:
 def _parse_key(api_key: str) -> str:
     key = api_key.strip()
     if not key.isascii() or not key.isprintable():
-        raise Misconfigured("OPENAI_API_KEY has characters no key has", "copy it again, whole")
+        raise Misconfigured(
+            "OPENAI_API_KEY has characters that no key has", "copy the whole key again"
+        )
     return key
 
 
 def _broken(peer: Peer, error: Exception, stall_s: float) -> HoldfastError:
-    """What a failed connection means."""
+    """Classify a failed connection."""
     match error:
         case aiohttp.ClientConnectorCertificateError():
             return Rejected(
@@ -236,15 +238,15 @@ def _broken(peer: Peer, error: Exception, stall_s: float) -> HoldfastError:
             return peer.cut(f"broke the connection ({type(error).__name__})")
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> tuple[int, Said, float | None]:
+async def _refusal(response: aiohttp.ClientResponse) -> tuple[int, ServerError, float | None]:
     body = bytearray()
     try:
         with anyio.move_on_after(_REFUSAL_S):
             while len(body) < _REFUSAL_LIMIT and (data := await response.content.readany()):
                 body += data
     except _BROKEN:
-        pass  # the status says enough
-    said = read_refusal(bytes(body))
+        pass  # the status is enough
+    error = read_refusal(bytes(body))
     if 300 <= response.status < 400:
-        said = Said(f"moved to {response.headers.get('Location', 'elsewhere')}")
-    return response.status, said, retry_after(response.headers)
+        error = ServerError(f"moved to {response.headers.get('Location', 'elsewhere')}")
+    return response.status, error, retry_after(response.headers)

@@ -1,18 +1,18 @@
-"""Plays a script: a model whose every word is known beforehand, for demos, tests and load.
+"""The scripted provider: it plays fixed answers from a file, for demos, tests and load.
 
 `HOLDFAST_MODEL=scripted/path/to/script.json`. The file is a list of turns, or rules:
 
     [TURN, …]                                  the conversation's answers, in order
     {"rules": [{"when": REGEX, "turns": [TURN, …]}, …]}
-                                               the first rule found in the last user text;
+                                               the first rule that matches the last user text;
                                                its turns answer that text, in order
 
 A TURN is a list of steps, each an object with `do`:
 
     {"do": "say", "text": "Hello"}             `{input}` in it is the last user text,
     {"do": "think", "text": "Hm"}              `{result}` the last tool result,
-                                               `{images}` how many pictures came with that
-                                               text; it looks at none
+                                               `{images}` the number of images with that text,
+                                               which are not looked at
     {"do": "call", "tool": "read_file", "arguments": {"path": "a.txt"}}
     {"do": "wait", "seconds": 0.5}
     {"do": "spend", "input_tokens": 10, "output_tokens": 2}
@@ -20,8 +20,8 @@ A TURN is a list of steps, each an object with `do`:
                                                `as`: transient, overflow or rejected;
                                                without `times`, always
 
-Which turn is due is read off the conversation, so a restart changes nothing. The one
-thing it remembers is how often a conversation has met a `fail` with `times`.
+The conversation determines which turn is next, so a restart changes nothing. The only state in
+memory is how often a conversation has reached a `fail` with `times`.
 """
 
 import re
@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from holdfast.core.messages import Assistant, Message, Proposal, ToolResult, User
 from holdfast.core.types import CallId, Usage
 from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
-from holdfast.models.model import Answer, Piece, Reasoning, Request, Text
+from holdfast.models.model import Answer, Piece, Reasoning, Request, Text, without_note
 
 OVER = "(the script is over)"
 
@@ -52,7 +52,7 @@ class _Step(msgspec.Struct, frozen=True, tag_field="do", forbid_unknown_fields=T
     pass
 
 
-class Say(_Step, frozen=True, tag="say"):
+class ScriptedText(_Step, frozen=True, tag="say"):
     text: str
 
 
@@ -60,7 +60,7 @@ class Think(_Step, frozen=True, tag="think"):
     text: str
 
 
-class Call(_Step, frozen=True, tag="call"):
+class ScriptedCall(_Step, frozen=True, tag="call"):
     tool: str
     arguments: dict[str, Any] = {}
 
@@ -81,48 +81,48 @@ class Fail(_Step, frozen=True, tag="fail", rename={"kind": "as"}):
     times: int | None = None
 
 
-Turn = tuple[Say | Think | Call | Wait | Spend | Fail, ...]
+Turn = tuple[ScriptedText | Think | ScriptedCall | Wait | Spend | Fail, ...]
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: str
     turns: tuple[Turn, ...]
 
 
-class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    rules: tuple[Rule, ...]
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rules: tuple[ScriptedRule, ...]
 
 
 class Scripted:
-    """A provider that reads its answers from the file its model name is."""
+    """A provider that reads its answers from a file; the model name is its path."""
 
     name = "scripted"
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
         self._sleep = sleep
-        self._scripts: dict[str, tuple[Turn, ...] | Rules] = {}
+        self._scripts: dict[str, tuple[Turn, ...] | Script] = {}
         self._failed: dict[tuple[Message, ...], int] = {}
 
     async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
-        """Play the turn that the conversation has come to."""
+        """Play the next turn of the conversation."""
         asked, result, since, before = _place(request.messages)
         script = await self._load(request.model)
-        if isinstance(script, Rules):
+        if isinstance(script, Script):
             rule = next((r for r in script.rules if re.search(r.when, asked.text)), None)
             turns, number = rule.turns if rule else (), since
         else:
             turns, number = script, before
-        turn = turns[number] if number < len(turns) else (Say(OVER),)
-        said: dict[type[Text] | type[Reasoning], list[str]] = {Text: [], Reasoning: []}
+        turn = turns[number] if number < len(turns) else (ScriptedText(OVER),)
+        texts: dict[type[Text] | type[Reasoning], list[str]] = {Text: [], Reasoning: []}
         calls: list[Proposal] = []
         usage = Usage()
         for step in turn:
             match step:
-                case Say() | Think():
-                    kind = Text if isinstance(step, Say) else Reasoning
-                    said[kind].append(_fill(step.text, asked, result))
-                    yield kind(said[kind][-1])
-                case Call(tool, arguments):
+                case ScriptedText() | Think():
+                    kind = Text if isinstance(step, ScriptedText) else Reasoning
+                    texts[kind].append(_fill(step.text, asked, result))
+                    yield kind(texts[kind][-1])
+                case ScriptedCall(tool, arguments):
                     raw = msgspec.json.encode(arguments).decode()
                     raw = _fill(raw, replace(asked, text=_quoted(asked.text)), _quoted(result))
                     calls.append(Proposal(CallId(f"call_{secrets.token_hex(12)}"), tool, raw))
@@ -134,16 +134,16 @@ class Scripted:
                     self._fail(step, request.messages)
                 case _:
                     assert_never(step)
-        yield Answer("".join(said[Text]), "".join(said[Reasoning]), tuple(calls), usage)
+        yield Answer("".join(texts[Text]), "".join(texts[Reasoning]), tuple(calls), usage)
 
     async def check(self) -> str:
-        """There is no server to reach."""
+        """Return the line for `doctor`: there is no server to reach."""
         return "scripted plays the file that HOLDFAST_MODEL names after scripted/"
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
-    async def _load(self, path: str) -> tuple[Turn, ...] | Rules:
+    async def _load(self, path: str) -> tuple[Turn, ...] | Script:
         if path not in self._scripts:
             try:
                 text = await anyio.Path(path).read_bytes()
@@ -164,21 +164,21 @@ class Scripted:
         raise _error(fail)
 
 
-def _parse(text: bytes) -> tuple[Turn, ...] | Rules:
-    script = msgspec.json.decode(text, type=tuple[Turn, ...] | Rules)
-    if isinstance(script, Rules):
+def _parse(text: bytes) -> tuple[Turn, ...] | Script:
+    script = msgspec.json.decode(text, type=tuple[Turn, ...] | Script)
+    if isinstance(script, Script):
         for rule in script.rules:
             re.compile(rule.when)
     return script
 
 
 def _place(messages: Sequence[Message]) -> tuple[User, str, int, int]:
-    """What was said last, the last tool result, the answers since those words, and all answers."""
+    """Return the last user message, the last tool result, and the answers since then and in all."""
     asked, result, since, before = User(""), "", 0, 0
     for message in messages:
         match message:
-            case User(text, images) if images or _words(text):
-                asked, since = User(_words(text), images), 0
+            case User(text, images) if images or without_note(text):
+                asked, since = User(without_note(text), images), 0
             case ToolResult(_, text):
                 result = text
             case Assistant():
@@ -186,11 +186,6 @@ def _place(messages: Sequence[Message]) -> tuple[User, str, int, int]:
             case _:
                 pass
     return asked, result, since, before
-
-
-def _words(text: str) -> str:
-    """What a user really said: our own note about a cut may stand before it, or alone."""
-    return text.partition("]\n\n")[2] if text.startswith("[System note:") else text
 
 
 def _quoted(text: str) -> str:

@@ -1,23 +1,23 @@
-"""A question to the user. The call waits for the answer, for as long as it takes.
+"""The `ask` tool: ask the user a question and wait for the answer, without a time limit.
 
-It holds no task meanwhile; the user's next words to the run are its result.
+While it waits, the call occupies no task. The user's next message to the run is its result.
 """
 
 from typing import Annotated
 
 import msgspec
 
-from holdfast.core.call import OnCrash
-from holdfast.tools.tool import Context, Effect, Failed, Outcome, Park, Tool, free
+from holdfast.core.run.call import OnCrash
+from holdfast.tools.tool import Context, Effect, Outcome, Park, Tool, ToolFailure, free
 
-NOBODY = "Nobody can be asked here: decide yourself and say what you assumed."
-NOT_YOU = (
-    "You work on a task of another run and cannot ask the user: decide yourself, and say in your "
-    "answer what you assumed or what is missing."
+NO_USER = "No user can answer here: decide yourself and state what you assumed."
+CHILD_RUN = (
+    "You work on a task of another run and cannot ask the user: decide yourself, and state in "
+    "your answer what you assumed or what is missing."
 )
 
 
-class Ask(msgspec.Struct):
+class AskUser(msgspec.Struct):
     question: Annotated[
         str, msgspec.Meta(min_length=1, max_length=4000, description="One question, in full.")
     ]
@@ -25,28 +25,28 @@ class Ask(msgspec.Struct):
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=60)]],
         msgspec.Meta(
             max_length=6,
-            description="Short answers to choose from. The user may say something else.",
+            description="Short answers to choose from. The user may give another answer.",
         ),
     ] = []
 
 
-async def ask(context: Context, asked: Ask) -> Outcome:
-    """Put the question, if there is somebody to read it."""
+async def ask(context: Context, asked: AskUser) -> Outcome:
+    """Ask the question, if a user can answer it."""
     if context.depth:
-        return Failed(NOT_YOU)
+        return ToolFailure(CHILD_RUN)
     if not context.origin.answerable:
-        return Failed(NOBODY)
+        return ToolFailure(NO_USER)
     return Park("waits for the user's answer", asked.question, tuple(asked.options))
 
 
 TOOLS = (
     Tool(
         "ask",
-        "Ask the user and wait for the answer. Only for what you cannot find out yourself and "
-        "where a wrong guess would cost something.",
-        Ask,
+        "Ask the user and wait for the answer. Use it only for what you cannot find out yourself "
+        "and where a wrong guess would do harm.",
+        AskUser,
         Effect.READ,
-        OnCrash.REPEAT,  # cut before it waits, it has not been heard of
+        OnCrash.REPEAT,  # before it waits, the user has not seen the question
         10,
         ask,
         lambda asked: asked.question,

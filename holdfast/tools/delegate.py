@@ -1,17 +1,27 @@
-"""A task for another run of the agent, which sees nothing of this one but the task.
+"""The `delegate_task` tool: give a task to a child run, which sees only the task.
 
-The call waits for that run's answer, which is its result. In the background it does not wait:
-it returns a handle, and the end of the task comes later, as a new message. Where nothing can
-come later it waits all the same, and its result says so.
+The call waits for the child run's answer, which is its result. With `background` it does not
+wait: it returns a handle, and the result of the task arrives later as a new message. If the
+channel cannot deliver later messages, the call waits anyway and its result says so.
 """
 
 from typing import Annotated
 
 import msgspec
 
-from holdfast.core import delegation
-from holdfast.core.call import OnCrash
-from holdfast.tools.tool import Context, Delegated, Done, Effect, Failed, Outcome, Park, Tool, free
+from holdfast.core.run.call import OnCrash
+from holdfast.core.session import delegation
+from holdfast.tools.tool import (
+    Context,
+    Delegated,
+    Done,
+    Effect,
+    Outcome,
+    Park,
+    Tool,
+    ToolFailure,
+    free,
+)
 
 
 class DelegateTask(msgspec.Struct):
@@ -19,53 +29,54 @@ class DelegateTask(msgspec.Struct):
         str,
         msgspec.Meta(
             min_length=1,
-            description="The whole of it: what to do, where, what to know, what to answer. "
-            "Nothing else of this conversation is seen.",
+            description="The complete task: what to do, where, all needed facts, what to answer. "
+            "The other run sees nothing else of this conversation.",
         ),
     ]
     background: Annotated[
-        bool,
-        msgspec.Meta(description="Do not wait: its end comes later, as a new message."),
+        bool, msgspec.Meta(description="Do not wait: the result arrives later, as a new message.")
     ] = False
     name: Annotated[
-        str, msgspec.Meta(max_length=60, description="A few words for people: what it is.")
+        str, msgspec.Meta(max_length=60, description="A short title of the task, for people.")
     ] = ""
 
 
 async def delegate(context: Context, asked: DelegateTask) -> Outcome:
-    """Hand the task on, if this run may."""
+    """Start a child run for the task, if this run may."""
     if not asked.task.strip():
-        return Failed("The task is empty. Say all that is to be done, and what to know for it.")
+        return ToolFailure("The task is empty. Describe what to do and all needed facts.")
     if refused := delegation.refusal(context.depth, context.children):
-        return Failed(refused)
-    child = delegation.name(context.run_id, context.turn, context.call_id)
+        return ToolFailure(refused)
+    child = delegation.child_id(context.run_id, context.turn, context.call_id)
     late = context.origin.late
     if asked.background and late:
         handle = {
             "task_id": child,
             "status": "running",
-            "note": "Its end comes as a new message; there is nothing to wait for or to look at.",
+            "note": "The result arrives as a new message; do not wait or poll for it.",
         }
         begun = Delegated(child, asked.task, asked.name)
         return Done(msgspec.json.encode(handle).decode(), delegated=begun)
-    note = _UNSUPPORTED.format(context.origin.platform or "this door") if asked.background else ""
+    note = (
+        NO_BACKGROUND.format(context.origin.platform or "this client") if asked.background else ""
+    )
     return Park("waits for a task", delegated=Delegated(child, asked.task, asked.name, note))
 
 
-_UNSUPPORTED = (
-    "background is not possible here: nothing can be delivered after this run has ended ({}). "
-    "The task was waited for instead."
+NO_BACKGROUND = (
+    "background is not possible here: {} cannot deliver a message after this run has ended. "
+    "The call waited for the task instead."
 )
 
 TOOLS = (
     Tool(
         "delegate_task",
-        "Give a self-contained task to another run of yours, with its own fresh context, and get "
-        "its answer. For work that is long or can go on beside other work: several calls in one "
-        "turn run side by side.",
+        "Give a self-contained task to another run of yours, with an empty context, and get its "
+        "answer. Use it for long work or for work that can run in parallel: several calls in one "
+        "turn run at the same time.",
         DelegateTask,
         Effect.ACT,
-        OnCrash.REPEAT,  # nothing is begun before it is written down that it waits
+        OnCrash.REPEAT,  # the child run starts only after the wait is in the journal
         10,
         delegate,
         lambda asked: asked.name or asked.task,

@@ -1,34 +1,54 @@
-"""The file family: list, read, write, patch and search in the session's workspace.
+"""The file tools: list, read, write, patch and search files in the session's workspace.
 
-Every path goes through the gate. A write keeps the version it replaces before it replaces
-it. What the model gets is bounded, and says when it is not all and how to get the rest.
+Every path is opened through `FileGate` (fs/workspace.py). If a written file can make the user's
+own programs run code (core/approval/autorun.py), the user is asked first and sees the complete
+change. A write stores the former version before it replaces it. The size of every result is
+limited; a shortened result says so and says how to get the rest.
 """
 
 import difflib
 import os
-import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
-from typing import Annotated, BinaryIO, TypeVar
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import msgspec
 from anyio import from_thread, to_thread
 from msgspec import Meta
 
-from holdfast.core.call import Kept, OnCrash
-from holdfast.core.types import Value
+from holdfast.core.approval import autorun
+from holdfast.core.approval.approval import Choice
+from holdfast.core.run.call import Kept, OnCrash
+from holdfast.core.session.answers import CHANGED_TEXT
+from holdfast.core.text.escape import escape
 from holdfast.errors import ToolFailed
-from holdfast.tools import pattern
-from holdfast.tools.gate import MAX_FILE, TEMPORARY, Entry, Gate, shown
-from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool, free
+from holdfast.tools.fs.page import ROOM, SNIFF, Page, cut
+from holdfast.tools.fs.search import Path, SearchFiles, search_files
+from holdfast.tools.fs.workspace import MAX_FILE, DirectoryEntry, FileGate, shown
+from holdfast.tools.tool import (
+    SURROGATE,
+    Context,
+    Done,
+    Effect,
+    Forbidden,
+    Outcome,
+    Permission,
+    Question,
+    Tool,
+    ToolAllowed,
+    ToolDenied,
+    free,
+)
 
-MAX_TEXT = 32 * 1024  # bytes to the model
-_ROOM = MAX_TEXT - 512  # the rest is for the note at the end
-_SNIFF = 8 * 1024  # bytes that tell text from binary
-_LINE = 10_000  # characters of one line that are searched
-_NEAR = 5_000  # lines among which a patch looks for the nearest
+NOT_SHOWN = " not shown; use search_files to find text in them"
+CONTINUE = "; continue with offset={}"
+SIMILAR_LINE = "the most similar line is"
+MAX_SHOWN = 16 * 1024  # characters of a change that a user can be asked about
+MAX_READ = 256 * 1024 * 1024  # bytes of a file that are searched for lines
+_CHUNK = 1024 * 1024
+_NEAR = 5_000  # lines among which a failed patch looks for a similar one
 
-Path = Annotated[str, Meta(description="Relative to the workspace")]
 A = TypeVar("A", bound=msgspec.Struct)
 
 
@@ -54,40 +74,10 @@ class Patch(msgspec.Struct, frozen=True):
     all: Annotated[bool, Meta(description="Replace every occurrence")] = False
 
 
-class SearchFiles(msgspec.Struct, frozen=True):
-    pattern: Annotated[str, Meta(min_length=1, description="Regex, per line; (?i) ignores case")]
-    path: Path = "."
-
-
-class _Page:
-    """Lines for the model, as many as there is room for."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._room = _ROOM
-
-    def add(self, line: str) -> bool:
-        """Take `line` if there is room for it."""
-        size = len(line.encode(errors="replace")) + 1
-        if size > self._room:
-            return False
-        self._room -= size
-        self.lines.append(line)
-        return True
-
-    def text(self, *notes: str) -> str:
-        return "\n".join([*self.lines, *(f"[{note}]" for note in notes if note)])
-
-
-def _cut(text: str, size: int) -> str:
-    """As much of `text` as fits `size` bytes."""
-    return text.encode(errors="replace")[:size].decode(errors="ignore")
-
-
-def list_files(gate: Gate, asked: ListFiles) -> str:
-    """One directory, a line each."""
+def list_files(gate: FileGate, asked: ListFiles) -> str:
+    """List a directory, one entry per line."""
     entries, whole = gate.entries(asked.path)
-    page = _Page()
+    page = Page()
     for entry in entries:
         if not page.add(_listed(entry)):
             break
@@ -97,10 +87,10 @@ def list_files(gate: Gate, asked: ListFiles) -> str:
     if whole and not left:
         return page.text()
     more = f"{left} more" if whole else f"more than {left} more"
-    return page.text(f"{more} not shown; search_files finds text among them")
+    return page.text(more + NOT_SHOWN)
 
 
-def _listed(entry: Entry) -> str:
+def _listed(entry: DirectoryEntry) -> str:
     name = shown(entry.name)
     match entry.mark:
         case "":
@@ -113,13 +103,13 @@ def _listed(entry: Entry) -> str:
             return name + mark
 
 
-def read_file(gate: Gate, asked: ReadFile) -> str:
-    """Numbered lines of a text file, or what kind of binary it is."""
+def read_file(gate: FileGate, asked: ReadFile) -> str:
+    """Return numbered lines of a text file, or a description of a binary file."""
     with gate.open_file(asked.path) as file:
         size = os.fstat(file.fileno()).st_size
-        start = file.read(_SNIFF)
+        start = file.read(SNIFF)
         if b"\0" in start:
-            return f"Binary file, {size} bytes, begins with {start[:16].hex(' ')}."
+            return f"Binary file, {size} bytes, starts with {start[:16].hex(' ')}."
         if not start:
             return "(empty file)"
         file.seek(0)
@@ -127,9 +117,9 @@ def read_file(gate: Gate, asked: ReadFile) -> str:
 
 
 def _numbered(file: BinaryIO, asked: ReadFile) -> str:
-    page = _Page()
+    page = Page()
     number = 0
-    for raw in _raw_lines(file):
+    for raw in _raw_lines(file, asked.path):
         number += 1
         if number < asked.offset:
             continue
@@ -138,9 +128,9 @@ def _numbered(file: BinaryIO, asked: ReadFile) -> str:
             continue
         if page.lines:
             shown_lines = f"lines {asked.offset} to {number - 1} shown"
-            return page.text(f"{shown_lines}; go on with offset={number}")
-        page.add(_cut(line, _ROOM - 1))
-        return page.text(f"line {number} is too long and cut; go on with offset={number + 1}")
+            return page.text(shown_lines + CONTINUE.format(number))
+        page.add(cut(line, ROOM - 1))
+        return page.text(f"line {number} is too long and cut" + CONTINUE.format(number + 1))
     if number < asked.offset:
         raise ToolFailed(
             f"{shown(asked.path)}: it has {number} lines; use an offset of at most {number}."
@@ -148,44 +138,66 @@ def _numbered(file: BinaryIO, asked: ReadFile) -> str:
     return page.text()
 
 
-def _raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Each line without its end; of a longer one as much as surely fills the page."""
-    while raw := file.readline(_ROOM):
-        rest = raw
-        while rest and not rest.endswith(b"\n"):
-            rest = file.readline(1 << 20)
+def _raw_lines(file: BinaryIO, path: str) -> Iterator[bytes]:
+    """Yield each line without its line end; from a long line only as much as fills the page.
+
+    A sparse file can be much longer than its size on disk. So at most `MAX_READ` bytes are read,
+    and reading stops when the call is cancelled.
+    """
+    checked = 0
+    while raw := file.readline(ROOM):
         yield raw.removesuffix(b"\n").removesuffix(b"\r")
+        checked = _go_on(file, checked, path)
+        while raw and not raw.endswith(b"\n"):
+            raw = file.readline(_CHUNK)
+            checked = _go_on(file, checked, path)
 
 
-def write_file(gate: Gate, context: Context, asked: WriteFile) -> Done:
+def _go_on(file: BinaryIO, checked: int, path: str) -> int:
+    """Check after every `_CHUNK` whether to continue; return the position of the last check."""
+    at = file.tell()
+    if at - checked < _CHUNK:
+        return checked
+    from_thread.check_cancelled()
+    if at > MAX_READ:
+        raise ToolFailed(
+            f"{shown(path)}: only the first {MAX_READ >> 20} MiB of a file can be read; use a "
+            "command (tail, sed -n) to get the part that you need."
+        )
+    return at
+
+
+def write_file(gate: FileGate, context: Context, asked: WriteFile) -> Done | ToolDenied:
     """Create or replace a file."""
     data = _encoded(asked.content)
     with gate.place(asked.path) as slot:
+        if slot.why and _execution(slot.real, asked) != context.execution:
+            return ToolDenied(CHANGED_TEXT)
         kept = _keep(gate, context, asked.path, slot.former)
         slot.replace(data)
     verb = "Created" if slot.former is None else "Replaced"
     return Done(f"{verb} {kept.path} ({_lines(asked.content)}, {len(data)} bytes).", (kept,))
 
 
-def patch(gate: Gate, context: Context, asked: Patch) -> Done:
+def patch(gate: FileGate, context: Context, asked: Patch) -> Done | ToolDenied:
     """Replace text in a file."""
-    old, new = _encoded(asked.old), _encoded(asked.new)
-    if old == new:
-        raise ToolFailed("old and new are the same; say what should change.")
+    if asked.old == asked.new:
+        raise ToolFailed("old and new are the same; give a different new text.")
     with gate.existing(asked.path) as slot:
         former = slot.former or b""
-        if old not in former and b"\r\n" in former and b"\r" not in old:
-            old, new = old.replace(b"\n", b"\r\n"), new.replace(b"\n", b"\r\n")
+        if slot.why and _execution(slot.real, asked, former) != context.execution:
+            return ToolDenied(CHANGED_TEXT)
+        old, new = _fitted(asked, former)
         count = former.count(old)
         if count == 0:
             raise ToolFailed(_absent(asked, former))
         if count > 1 and not asked.all:
             raise ToolFailed(
                 f"{shown(asked.path)}: old occurs {count} times; "
-                "give more of the text around it, or set all."
+                "include more of the surrounding text, or set all."
             )
         if len(former) + count * (len(new) - len(old)) > MAX_FILE:
-            raise ToolFailed(f"{shown(asked.path)}: the result would be too big; change less.")
+            raise ToolFailed(f"{shown(asked.path)}: the new file would be too big; change less.")
         kept = _keep(gate, context, asked.path, former)
         slot.replace(former.replace(old, new))
     line = former[: former.index(old)].count(b"\n") + 1
@@ -193,13 +205,114 @@ def patch(gate: Gate, context: Context, asked: Patch) -> Done:
     return Done(f"Patched {kept.path}: {where}.", (kept,))
 
 
-def _keep(gate: Gate, context: Context, path: str, former: bytes | None) -> Kept:
+async def _permit(context: Context, asked: WriteFile | Patch) -> Permission:
+    """Allow the write, but ask each time if the file can make the user's programs run code."""
+    return await to_thread.run_sync(_permission, context, asked)
+
+
+def _permission(context: Context, asked: WriteFile | Patch) -> Permission:
+    real, why, former = _place(context, asked)
+    if not why:
+        return ToolAllowed()
+    verb = "change" if isinstance(asked, Patch) else "write"
+    lines = _shown_lines(asked, former)
+    shown_text = "\n".join([f"{verb} {escape(real)}", *(lines or ())])
+    if lines is None or len(shown_text) > MAX_SHOWN:
+        return Forbidden(
+            f"{shown(real)}: {why}. So the user must see the complete change, and this one is too "
+            "long to show. Write less, or let the user write it."
+        )
+    return Question(
+        command=shown_text,
+        description=f"Asks to {verb} this file, because {why}. Can only be allowed once.",
+        execution=_execution(real, asked, former),
+        choices=(Choice.ONCE, Choice.DENY),
+    )
+
+
+def _place(context: Context, asked: WriteFile | Patch) -> tuple[str, str, bytes]:
+    """Return the resolved path, why the user must be asked, and the former text of a patch."""
+    if not context.workspace.is_dir():  # the workspace is created when it is first needed
+        real = os.path.normpath(asked.path)
+        return real, autorun.why_asked(real), b""
+    with FileGate(context.workspace) as gate:
+        real, why = gate.why_asked(asked.path)
+        if not why or isinstance(asked, WriteFile):
+            return real, why, b""
+        with gate.open_file(asked.path) as file:
+            return real, why, file.read(MAX_FILE)
+
+
+def _shown_lines(asked: WriteFile | Patch, former: bytes) -> list[str] | None:
+    """Return the lines that show the whole change; None if they are surely over `MAX_SHOWN`."""
+    if isinstance(asked, Patch):
+        return _changes(asked, former)
+    return _marked("|", asked.content) if len(asked.content) <= MAX_SHOWN else None
+
+
+def _changes(asked: Patch, former: bytes) -> list[str] | None:
+    """Show a patch in whole lines: removing `# ` looks harmless until one sees `rm` after it.
+
+    The size is known before the text is made: a file can be long, and a replacement too.
+    """
+    old, new = _fitted(asked, former)
+    left = 4 * MAX_SHOWN  # bytes; no character has more than four
+    lines: list[str] = []
+    for part in _parts(former, old, every=asked.all):
+        left -= 2 * len(part) + part.count(old) * (len(new) - len(old))
+        if left < 0:
+            return None
+        for mark, text in (("-", part), ("+", part.replace(old, new))):
+            lines += _marked(mark, text.decode(errors="replace"))
+    return lines
+
+
+def _parts(former: bytes, old: bytes, *, every: bool) -> Iterator[bytes]:
+    """Yield the lines of `former` that contain `old`, each once; or `old` itself if none does."""
+    at = former.find(old)
+    if at < 0:
+        yield old
+    while at >= 0:
+        begin = former.rfind(b"\n", 0, at) + 1
+        end = _line_end(former, at + len(old))
+        at = former.find(old, at + len(old)) if every else -1
+        while 0 <= at <= end:
+            end = _line_end(former, at + len(old))
+            at = former.find(old, at + len(old))
+        yield former[begin:end]
+
+
+def _line_end(text: bytes, at: int) -> int:
+    found = text.find(b"\n", at)
+    return len(text) if found < 0 else found
+
+
+def _fitted(asked: Patch, former: bytes) -> tuple[bytes, bytes]:
+    """Return the old and new text with the line ends of the file."""
+    old, new = _encoded(asked.old), _encoded(asked.new)
+    if old not in former and b"\r\n" in former and b"\r" not in old:
+        return old.replace(b"\n", b"\r\n"), new.replace(b"\n", b"\r\n")
+    return old, new
+
+
+def _marked(mark: str, text: str) -> list[str]:
+    return [f"{mark} {escape(line)}" for line in text.split("\n")]
+
+
+def _execution(real: str, asked: WriteFile | Patch, former: bytes = b"") -> str:
+    """Hash what an approval covers: the path, the new content, and the text a patch changes."""
+    tool = type(asked).__name__
+    body = [tool, escape(real), msgspec.to_builtins(asked), sha256(former).hexdigest()]
+    return sha256(msgspec.json.encode(body)).hexdigest()
+
+
+def _keep(gate: FileGate, context: Context, path: str, former: bytes | None) -> Kept:
     try:
         blob = "" if former is None else context.blobs.put(former)
     except OSError as error:
         raise ToolFailed(
             f"{shown(path)}: nothing was written, because its former version could not be "
-            f"kept ({error.strerror}); tell the user."
+            f"stored for undo ({error.strerror}); tell the user."
         ) from error
     return Kept(path=gate.relative(path), blob=blob)
 
@@ -208,118 +321,19 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ToolFailed("The text holds half a surrogate pair; leave that out.") from None
+        raise ToolFailed(SURROGATE) from None
 
 
 def _absent(asked: Patch, former: bytes) -> str:
     wanted = next((line for line in asked.old.splitlines() if line.strip()), asked.old)[:200]
-    lines = [line[:200] for line in former.decode(errors="replace").split("\n")[:_NEAR]]
+    raw = former.split(b"\n", _NEAR)[:_NEAR]
+    lines = [line[:800].decode(errors="replace")[:200] for line in raw]
     near = difflib.get_close_matches(wanted, lines, n=1, cutoff=0.5)
-    hint = f"the nearest line is {lines.index(near[0]) + 1}: {near[0]!r}" if near else ""
+    hint = f"{SIMILAR_LINE} {lines.index(near[0]) + 1}: {near[0]!r}" if near else ""
     return (
-        f"{shown(asked.path)}: old does not occur; {hint or 'no line is like it'}. "
-        "Read the file, then copy it exactly."
+        f"{shown(asked.path)}: old does not occur; {hint or 'no line is similar'}. "
+        "Read the file, then copy the text exactly."
     )
-
-
-class Bounds(Value):
-    """How much one search may do. Counted, not timed: the same search ends in the same place."""
-
-    files: int = 20_000
-    matches: int = 200
-    file_bytes: int = 2 * 1024 * 1024
-    all_bytes: int = 256 * 1024 * 1024
-    effort: int = 50_000_000  # of the pattern; some seconds
-    skip: frozenset[str] = frozenset({".git", "node_modules", ".venv"})
-
-
-BOUNDS = Bounds()
-
-
-def search_files(gate: Gate, asked: SearchFiles, bounds: Bounds = BOUNDS) -> str:
-    """Lines that match, as path:line: text."""
-    wanted, notes = _pattern(asked.pattern)
-    search = _Search(wanted, bounds)
-    with closing(gate.files(asked.path, bounds.skip)) as files:
-        ended = search.through(files)
-    notes += [ended, *search.notes()]
-    if not search.page.lines:
-        return search.page.text(f"no match in {search.seen} files", *notes)
-    return search.page.text(*notes)
-
-
-def _pattern(text: str) -> tuple[pattern.Pattern, list[str]]:
-    try:
-        return pattern.regex(text), []
-    except re.error as error:
-        return pattern.literal(text), [f"not a regex ({error.msg}), so searched as plain text"]
-
-
-class _Search:
-    """One search on its way through the files."""
-
-    def __init__(self, wanted: pattern.Pattern, bounds: Bounds) -> None:
-        self._wanted = wanted
-        self._bounds = bounds
-        self._bytes = 0
-        self._skipped = 0
-        self._long = False
-        self.page = _Page()
-        self.seen = 0
-
-    def through(self, files: Iterator[tuple[str, BinaryIO | None]]) -> str:
-        """Search `files`; why it ended early, if it did."""
-        for path, file in files:
-            from_thread.check_cancelled()
-            if path.rpartition("/")[2].startswith(TEMPORARY):
-                continue
-            if self.seen >= self._bounds.files or self._bytes >= self._bounds.all_bytes:
-                return f"stopped after {self.seen} files; search a subdirectory"
-            self.seen += 1
-            if ended := self._in_text(shown(path, 4096), self._text(file)):
-                return ended
-        return ""
-
-    def _text(self, file: BinaryIO | None) -> str:
-        """The file's text; none if it is not one to search."""
-        if file is None or os.fstat(file.fileno()).st_size > self._bounds.file_bytes:
-            self._skipped += 1
-            return ""
-        data = file.read(self._bounds.file_bytes)
-        self._bytes += len(data)
-        if b"\0" in data[:_SNIFF]:
-            self._skipped += 1
-            return ""
-        return data.decode(errors="replace")
-
-    def _in_text(self, path: str, text: str) -> str:
-        if self._wanted.required not in text:
-            return ""
-        for number, line in enumerate(text.split("\n"), 1):
-            if self._wanted.effort > self._bounds.effort:
-                return f"stopped in {path}, this takes long; search a subdirectory"
-            self._long = self._long or len(line) > _LINE
-            end = self._wanted.find(line[:_LINE].removesuffix("\r"))
-            if end is None:
-                continue
-            if len(self.page.lines) >= self._bounds.matches:
-                return f"stopped after {self._bounds.matches} matches; make the pattern narrower"
-            if not self.page.add(f"{path}:{number}: {_around(line, end)}"):
-                return "more matches than fit here; make the pattern narrower"
-        return ""
-
-    def notes(self) -> list[str]:
-        """What was left out on the way."""
-        skipped = f"{self._skipped} files skipped: binary, too big or not readable"
-        long = f"of long lines only the first {_LINE} characters were searched"
-        return [skipped if self._skipped else "", long if self._long else ""]
-
-
-def _around(line: str, end: int) -> str:
-    """The part of a long line where the match is."""
-    begin = max(0, end - 200) if len(line) > 400 else 0
-    text = line[begin : begin + 400].strip()
-    return f"{'…' if begin else ''}{text}{'…' if begin + 400 < len(line) else ''}"
 
 
 def _lines(text: str) -> str:
@@ -327,10 +341,10 @@ def _lines(text: str) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
-def _reads(work: Callable[[Gate, A], str]) -> Callable[[Context, A], Awaitable[Outcome]]:
+def _reads(work: Callable[[FileGate, A], str]) -> Callable[[Context, A], Awaitable[Outcome]]:
     async def run(context: Context, asked: A) -> Outcome:
         def blocking() -> Outcome:
-            with Gate(context.workspace) as gate:
+            with FileGate(context.workspace) as gate:
                 return Done(work(gate, asked))
 
         return await to_thread.run_sync(blocking, abandon_on_cancel=True)
@@ -339,73 +353,61 @@ def _reads(work: Callable[[Gate, A], str]) -> Callable[[Context, A], Awaitable[O
 
 
 def _writes(
-    work: Callable[[Gate, Context, A], Done],
+    work: Callable[[FileGate, Context, A], Outcome], umask: int
 ) -> Callable[[Context, A], Awaitable[Outcome]]:
     async def run(context: Context, asked: A) -> Outcome:
         def blocking() -> Outcome:
-            with Gate(context.workspace) as gate:
+            with FileGate(context.workspace, umask=umask) as gate:
                 return work(gate, context, asked)
 
-        return await to_thread.run_sync(blocking)  # not abandoned: it ends as done or failed
+        return await to_thread.run_sync(blocking)  # not abandoned, so the outcome is known
 
     return run
 
 
-TOOLS = (
-    Tool(
-        name="list_files",
-        description="List a directory.",
-        arguments=ListFiles,
-        effect=Effect.READ,
-        on_crash=OnCrash.REPEAT,
-        timeout_s=30.0,
-        run=_reads(list_files),
-        preview=lambda asked: shown(asked.path, 100),
-        permit=free,
-    ),
-    Tool(
-        name="read_file",
-        description="Read a text file; each line is shown as number, tab, text.",
-        arguments=ReadFile,
-        effect=Effect.READ,
-        on_crash=OnCrash.REPEAT,
-        timeout_s=30.0,
-        run=_reads(read_file),
-        preview=lambda asked: shown(asked.path, 100),
-        permit=free,
-    ),
-    Tool(
-        name="write_file",
-        description="Create a file or replace all of it; directories are made as needed.",
-        arguments=WriteFile,
-        effect=Effect.WRITE,
-        on_crash=OnCrash.UNKNOWN,
-        timeout_s=30.0,
-        run=_writes(write_file),
-        preview=lambda asked: f"{shown(asked.path, 100)} ({_lines(asked.content)})",
-        permit=free,
-    ),
-    Tool(
-        name="patch",
-        description="Replace text in a file. `old` must occur exactly once unless `all` is set.",
-        arguments=Patch,
-        effect=Effect.WRITE,
-        on_crash=OnCrash.UNKNOWN,
-        timeout_s=30.0,
-        run=_writes(patch),
-        preview=lambda asked: f"{shown(asked.path, 100)} ({_lines(asked.old)})",
-        permit=free,
-    ),
-    Tool(
-        name="search_files",
-        description="Find lines by regex in a file or below a directory. Links are not followed; "
-        ".git, node_modules, .venv and binary files are skipped.",
-        arguments=SearchFiles,
-        effect=Effect.READ,
-        on_crash=OnCrash.REPEAT,
-        timeout_s=30.0,
-        run=_reads(search_files),
-        preview=lambda asked: f"{shown(asked.pattern, 60)} in {shown(asked.path, 100)}",
-        permit=free,
-    ),
+def _path(asked: ListFiles | ReadFile | WriteFile | Patch | SearchFiles) -> str:
+    return shown(asked.path, 100)
+
+
+_READS: Callable[..., Tool[Any]] = partial(
+    Tool, effect=Effect.READ, on_crash=OnCrash.REPEAT, timeout_s=30.0, permit=free
 )
+_WRITES: Callable[..., Tool[Any]] = partial(
+    Tool, effect=Effect.WRITE, on_crash=OnCrash.UNKNOWN, timeout_s=30.0, permit=_permit
+)
+
+
+def tools(umask: int = 0o022) -> tuple[Tool[Any], ...]:
+    """Create the tools. New files and directories get modes according to the user's `umask`."""
+    return (
+        _READS("list_files", "List a directory.", ListFiles, run=_reads(list_files), preview=_path),
+        _READS(
+            "read_file",
+            "Read a text file; each line is shown as number, tab, text.",
+            ReadFile,
+            run=_reads(read_file),
+            preview=_path,
+        ),
+        _WRITES(
+            "write_file",
+            "Create a file or replace its content; missing directories are created.",
+            WriteFile,
+            run=_writes(write_file, umask),
+            preview=lambda asked: f"{_path(asked)} ({_lines(asked.content)})",
+        ),
+        _WRITES(
+            "patch",
+            "Replace text in a file. `old` must occur exactly once unless `all` is set.",
+            Patch,
+            run=_writes(patch, umask),
+            preview=lambda asked: f"{_path(asked)} ({_lines(asked.old)})",
+        ),
+        _READS(
+            "search_files",
+            "Find lines by regex in a file or below a directory. Links are not followed; "
+            ".git, node_modules, .venv and binary files are skipped.",
+            SearchFiles,
+            run=_reads(search_files),
+            preview=lambda asked: f"{shown(asked.pattern, 60)} in {_path(asked)}",
+        ),
+    )

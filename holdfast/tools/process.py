@@ -1,7 +1,7 @@
-"""The process tool: what the session has at work in the background, and a hand on each of it.
+"""The `process` tool: list, read, feed and kill the session's background processes.
 
-Only the session's own processes can be named. Nothing here is asked about: a process was
-approved at its start, input for it included, and to look at it or to end it needs no more.
+It reaches only the session's own processes. No action needs an approval: a process was approved
+when it was started, including later input to it, and reading or killing it needs no more.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,64 +12,68 @@ import anyio
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.call import OnCrash
-from holdfast.core.process import Process, ProcessEnded, how
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.process import BackgroundProcess, ProcessEnded, describe_end
 from holdfast.core.types import ProcessId, Value
 from holdfast.errors import ToolFailed
-from holdfast.tools.hands import Clock, Hands, Live
+from holdfast.tools.exec.commands import Commands
+from holdfast.tools.exec.live_process import CommandClock, LiveProcess
 from holdfast.tools.tool import (
-    Allowed,
+    SURROGATE,
     Context,
     Done,
     Effect,
     Outcome,
     Permission,
     Tool,
+    ToolAllowed,
     Unknown,
 )
 
-MAX_OUTPUT = 32 * 1024  # bytes to the model
-WRITE_S = 30.0  # for a process to take its input
+MAX_OUTPUT = 32 * 1024  # bytes sent to the model
+WRITE_S = 30.0  # time limit for a process to read its input
 _SHOWN = 200  # characters of a command in a list
-_UNREPEATED = (
-    "The gateway was interrupted while input was given to {id}. It may or may not have arrived, "
-    "and was not given again. Poll the process before you repeat it."
+TAIL_ONLY = "Only the end of its output is still stored."
+_NOT_REPEATED = (
+    "The gateway was interrupted while it wrote input to {id}. The input may or may not have "
+    "arrived, and was not sent again. Poll the process before you repeat it."
 )
 
 
-class Control(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProcessArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: Annotated[
         Literal["list", "poll", "log", "wait", "kill", "write", "close"],
         Meta(
-            description="list all; poll: status and new output; log: output from offset; wait for "
-            "its end; kill its tree; write text to its input; close its input"
+            description="list: all processes; poll: status and new output; log: output from "
+            "offset; wait: for its end; kill: with all its children; write: text to its stdin; "
+            "close: its stdin"
         ),
     ]
-    process_id: Annotated[str, Meta(description="For all but list")] = ""
+    process_id: Annotated[str, Meta(description="For every action except list")] = ""
     text: Annotated[str, Meta(description="For write")] = ""
-    enter: Annotated[bool, Meta(description="For write: a newline after text")] = True
+    enter: Annotated[bool, Meta(description="For write: add a newline after text")] = True
     offset: Annotated[int, Meta(description="For log: first byte; negative: from the end")] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_OUTPUT, description="For log: bytes")] = MAX_OUTPUT
     timeout: Annotated[float, Meta(ge=0, le=600, description="For wait: seconds")] = 60.0
 
 
 class _Known(Value):
-    """A process of the session, by the journal, by the hands, or by both."""
+    """A process of the session, known from the journal, from this gateway, or from both."""
 
     id: ProcessId
     command: str
     started_at: float
-    live: Live | None
-    ended: ProcessEnded | None  # as the journal has it
+    live: LiveProcess | None
+    ended: ProcessEnded | None  # according to the journal
 
     @property
     def over(self) -> bool:
         return self.live.ended is not None if self.live else self.ended is not None
 
 
-def _known(hands: Hands, context: Context) -> dict[ProcessId, _Known]:
-    """The session's processes. One that this very run started may not be in the journal yet."""
-    live = {found.id: found for found in hands.mine(context.session)}
+def _known(commands: Commands, context: Context) -> dict[ProcessId, _Known]:
+    """Return the session's processes. One that this run just started may not be in the journal."""
+    live = {found.id: found for found in commands.mine(context.session)}
     known = {p.id: _journaled(p, live.get(p.id)) for p in context.processes.values()}
     for found in live.values():
         known.setdefault(
@@ -78,13 +82,13 @@ def _known(hands: Hands, context: Context) -> dict[ProcessId, _Known]:
     return known
 
 
-def _journaled(process: Process, live: Live | None) -> _Known:
+def _journaled(process: BackgroundProcess, live: LiveProcess | None) -> _Known:
     command = process.started.command
     return _Known(process.id, command, process.started_at, live, process.ended)
 
 
-def _find(hands: Hands, context: Context, process_id: str) -> _Known:
-    known = _known(hands, context)
+def _find(commands: Commands, context: Context, process_id: str) -> _Known:
+    known = _known(commands, context)
     found = known.get(ProcessId(process_id))
     if found is None:
         there = "; ".join(f"{k.id} ({k.command[:_SHOWN]})" for k in known.values())
@@ -94,8 +98,10 @@ def _find(hands: Hands, context: Context, process_id: str) -> _Known:
     return found
 
 
-async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[object]]) -> bool:
-    """Whether `work` was done within `seconds`; if not, it was cancelled."""
+async def within(
+    clock: CommandClock, seconds: float, work: Callable[[], Awaitable[object]]
+) -> bool:
+    """Do `work` and return True, or cancel it after `seconds` and return False."""
     done, failed = False, None
 
     async def alarm(scope: anyio.CancelScope) -> None:
@@ -107,7 +113,7 @@ async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[obje
         try:
             await work()
             done = True
-        except ToolFailed as error:  # on its own, not in a group
+        except ToolFailed as error:  # raise it alone, not in an exception group
             failed = error
         group.cancel_scope.cancel()
     if failed is not None:
@@ -116,14 +122,14 @@ async def within(clock: Clock, seconds: float, work: Callable[[], Awaitable[obje
 
 
 class _Control:
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
 
-    async def run(self, context: Context, asked: Control) -> Outcome:
-        """Do what is asked."""
+    async def run(self, context: Context, asked: ProcessArguments) -> Outcome:
+        """Execute the action."""
         if asked.action == "list":
             return _done({"processes": await self._list(context)})
-        found = _find(self._hands, context, asked.process_id)
+        found = _find(self._commands, context, asked.process_id)
         match asked.action:
             case "poll":
                 return _done(await self._poll(found))
@@ -133,39 +139,39 @@ class _Control:
                 return _done(await self._wait(found, asked.timeout))
             case "kill":
                 if not found.over:
-                    await self._hands.kill(found.id)
+                    await self._commands.kill(found.id)
                 return _done(await self._ended(found))
             case "write":
                 return await self._write(found, asked)
             case "close":
-                await self._hands.close(found.id)
+                await self._commands.close(found.id)
                 return _done({"process_id": found.id, "closed": True})
 
-    async def adopt(self, context: Context, asked: Control) -> Outcome:
-        """After a restart: again, but for what must not be done twice."""
+    async def adopt(self, context: Context, asked: ProcessArguments) -> Outcome:
+        """After a restart: repeat the action, unless it must not happen twice."""
         if asked.action in ("write", "close"):
-            return Unknown(_UNREPEATED.format(id=asked.process_id[:100]))
+            return Unknown(_NOT_REPEATED.format(id=asked.process_id[:100]))
         return await self.run(context, asked)
 
     async def _list(self, context: Context) -> list[dict[str, object]]:
         return [
             {"process_id": k.id, "command": k.command[:_SHOWN], **await self._status(k)}
-            for k in _known(self._hands, context).values()
+            for k in _known(self._commands, context).values()
         ]
 
     async def _status(self, found: _Known) -> dict[str, object]:
         if not found.over:
-            runtime_s = max(0.0, self._hands.clock.now() - found.started_at)
+            runtime_s = max(0.0, self._commands.clock.now() - found.started_at)
             return {"status": "running", "runtime_s": round(runtime_s, 1)}
         ended = await self._end(found)
         result: dict[str, object] = {"status": "ended", "exit_code": ended.exit_code}
         if ended.signal is not None:
             result["signal"] = ended.signal
-        return {**result, "how": how(ended), "runtime_s": round(ended.duration_s, 1)}
+        return {**result, "how": describe_end(ended), "runtime_s": round(ended.duration_s, 1)}
 
     async def _end(self, found: _Known) -> ProcessEnded:
-        """How it ended: what is written down counts."""
-        return found.ended or await self._hands.ended(found.id)
+        """Return how it ended. The journal has priority."""
+        return found.ended or await self._commands.ended(found.id)
 
     async def _ended(self, found: _Known) -> dict[str, object]:
         ended = await self._end(found)
@@ -173,20 +179,20 @@ class _Control:
         return {"process_id": found.id, **await self._status(found), "output": ended.tail}
 
     async def _poll(self, found: _Known) -> dict[str, object]:
-        text, skipped = self._hands.unread(found.id, MAX_OUTPUT, over=found.over)
+        text, skipped = self._commands.unread(found.id, MAX_OUTPUT, over=found.over)
         result = {"process_id": found.id, **await self._status(found), "output": text}
         if skipped:
             result["not_shown_bytes"] = skipped
-        if found.ended is not None and not self._hands.output(found.id).size:
-            result["output"] = found.ended.tail  # all that is left of it
+        if found.ended is not None and not self._commands.output(found.id).size:
+            result["output"] = found.ended.tail  # the rest is deleted
         return result
 
-    def _log(self, found: _Known, asked: Control) -> dict[str, object]:
-        output = self._hands.output(found.id)
+    def _log(self, found: _Known, asked: ProcessArguments) -> dict[str, object]:
+        output = self._commands.output(found.id)
         size = output.size
         if found.ended is not None and not size and found.ended.output_bytes:
             text = found.ended.tail
-            return {"process_id": found.id, "output": text, "note": "Only its end is still kept."}
+            return {"process_id": found.id, "output": text, "note": TAIL_ONLY}
         at = asked.offset if asked.offset >= 0 else max(0, size + asked.offset)
         text, begin, end = output.page(min(at, size), asked.limit, over=found.over)
         return {
@@ -199,53 +205,55 @@ class _Control:
         }
 
     async def _wait(self, found: _Known, timeout_s: float) -> dict[str, object]:
-        ends = partial(self._hands.ended, found.id)
-        if found.over or await within(self._hands.clock, timeout_s, ends):
+        ends = partial(self._commands.ended, found.id)
+        if found.over or await within(self._commands.clock, timeout_s, ends):
             return await self._ended(found)
         return {"process_id": found.id, **await self._status(found), "timed_out": True}
 
-    async def _write(self, found: _Known, asked: Control) -> Outcome:
+    async def _write(self, found: _Known, asked: ProcessArguments) -> Outcome:
         try:
             end = "\n" if asked.enter and not asked.text.endswith("\n") else ""
             data = (asked.text + end).encode()
         except UnicodeEncodeError:
-            raise ToolFailed("The text holds half a surrogate pair; leave that out.") from None
-        if await within(self._hands.clock, WRITE_S, partial(self._hands.write, found.id, data)):
+            raise ToolFailed(SURROGATE) from None
+        if await within(
+            self._commands.clock, WRITE_S, partial(self._commands.write, found.id, data)
+        ):
             return _done({"process_id": found.id, "written_bytes": len(data)})
         return Unknown(
-            f"{found.id} did not take all of its input within {WRITE_S:g} s; a part of it may "
-            "have arrived."
+            f"{found.id} did not read all of its input within {WRITE_S:g} s; a part of the input "
+            "may have arrived."
         )
 
 
-async def _permit(context: Context, asked: Control) -> Permission:
-    """Free: that more may be written to a process was asked for at its start. It is noted."""
+async def _permit(context: Context, asked: ProcessArguments) -> Permission:
+    """Allow it: later input was approved when the process was started. Audit write and kill."""
     if asked.action in ("write", "kill"):
-        return Allowed(note=preview(asked))
-    return Allowed()
+        return ToolAllowed(note=preview(asked))
+    return ToolAllowed()
 
 
 def _done(result: dict[str, object]) -> Done:
     return Done(msgspec.json.encode(result).decode())
 
 
-def preview(asked: Control) -> str:
-    """What is done to which process."""
+def preview(asked: ProcessArguments) -> str:
+    """Describe the action and its process."""
     text = f" {asked.text!r}" if asked.action == "write" else ""
     return f"{asked.action} {asked.process_id[:100]}".strip() + text
 
 
-def tools(hands: Hands) -> tuple[Tool[Any], ...]:
-    """The tool, with these hands."""
-    control = _Control(hands)
+def tools(commands: Commands) -> tuple[Tool[Any], ...]:
+    """Create the tool for these commands."""
+    control = _Control(commands)
     return (
         Tool(
             name="process",
             description=(
-                "Look after background processes of this session (terminal with background=true)."
-                " Returns JSON. poll gives the status and what was written since the last poll."
+                "Manage background processes of this session (terminal with background=true)."
+                " Returns JSON. poll gives the status and the output since the last poll."
             ),
-            arguments=Control,
+            arguments=ProcessArguments,
             effect=Effect.ACT,
             on_crash=OnCrash.ADOPT,
             timeout_s=700.0,

@@ -1,16 +1,18 @@
-"""The terminal: one command line in the session's workspace, waited for or left at work.
+"""The `terminal` tool: run one command line in the workspace, in the foreground or background.
 
-Promises: what was judged is what runs: of a line that is literal words those words, of any
-other its text, to the letter. It runs confined, once, and ends whole: with its time, its
-memory, its run. What it wrote is clean before anybody sees it, and bounded. The directory a
-line ends in is where the session's next one starts, as long as that is in the workspace.
+Promises: exactly what was approved runs: the parsed words if the line is only literal words, or
+else its text, unchanged. It runs confined and at most once. At its time limit, its memory limit or
+the end of its run, all of its processes end. Its output is redacted before it is shown, and
+limited. The directory in which a line ends is where the session's next line starts, if it is in
+the workspace.
 
-How it ended, if nobody was there to see it, is in the evidence that its shim left (`adopt`).
+If the gateway did not see the end of a command, `adopt` reads it from the record of its shim.
 """
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -18,277 +20,287 @@ import msgspec
 from anyio import to_thread
 from msgspec import Meta
 
-from holdfast.core.answers import CHANGED_TEXT
-from holdfast.core.approval import Level
-from holdfast.core.call import OnCrash
-from holdfast.core.execution import ExecutionRequest, Wants, execution_hash
-from holdfast.core.process import name, notice
+from holdfast.core.approval.approval import Level
+from holdfast.core.approval.execution import ExecutionRequest, Wants, execution_hash
+from holdfast.core.approval.tree import Tree, holds, left_out
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.process import id_for, notice
+from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.errors import Refused, ToolFailed
-from holdfast.tools import plan
-from holdfast.tools.hands import Command, Hands, Live
-from holdfast.tools.output import Output
-from holdfast.tools.plan import Plan
-from holdfast.tools.sandbox import Profile
-from holdfast.tools.spawn import PATIENCE_S, AlreadyClaimed, Cause, Ended
+from holdfast.tools.exec import paths, plan
+from holdfast.tools.exec.commands import Commands
+from holdfast.tools.exec.live_process import Changed, CommandSpec, LiveProcess
+from holdfast.tools.exec.plan import Plan
+from holdfast.tools.exec.record import Ended, ExitCause
+from holdfast.tools.exec.spawn import PATIENCE_S, AlreadyClaimed
+from holdfast.tools.sandbox.sandbox import Profile
+from holdfast.tools.terminal_result import (
+    MAX_OUTPUT,
+    MOVED,
+    add_note,
+    done_with,
+    encode,
+    left_in,
+    result_of,
+    summary_of,
+    what_is_known,
+)
 from holdfast.tools.tool import (
+    SURROGATE,
     Background,
     Context,
-    Denied,
     Done,
     Effect,
-    Failed,
     Judge,
     Outcome,
     Permission,
     Tool,
+    ToolDenied,
+    ToolFailure,
     Unknown,
 )
-from holdfast.tools.view import below
 
 TIMEOUT_S = 180.0
-MAX_OUTPUT = 32 * 1024  # bytes to the model
+UNASKED_S = 3600.0  # in the background too, for what no person was asked about
+UNASKED_MB = 2048  # the same, where no other limit is set
+_UNASKED = "ulimit -f 0; "  # the same: the kernel lets it put nothing into any file
 MAX_COMMAND = 100_000  # bytes; the kernel takes no argument longer than 128 KiB
 EVERY_S = 0.25  # between looks at what it says on its way
+LAST_LOOK_S = 20.0  # at its files, right before it starts
 _GLIMPSE = 16 * 1024  # bytes of that at once
 _SHOWN = 2_000  # characters of a command in lists
-_PATHS = 4_096  # bytes that a shell may say about where it ended
 _ALREADY = (
-    "Not run: a command was started under this call's id before. What became of it is not known "
-    "here; check the state before you repeat it."
-)
-_CUT = (
-    "The gateway ended while this command ran, and it was killed with it. It may have had "
-    "effects. Output so far:\n"
+    "Not run: a command was already started with this call's id. Its result is not known here; "
+    "check the state before you repeat it."
 )
 _NOT_STARTED = (
     "Not started: the gateway was interrupted before the command began. Nothing ran; you may "
     "try again."
 )
-_MOVED = "The former working directory is gone; this ran in the workspace."
-_CUT_SHORT = (Cause.LOST, Cause.ORPHANED)
+_CUT_SHORT = (ExitCause.LOST, ExitCause.ORPHANED)
 
 Timeout = Annotated[
     float,
-    Meta(ge=1, le=3600, description="Seconds; default 180, in the background none"),
+    Meta(
+        ge=1,
+        le=3600,
+        description="Seconds; default 180, in the background none (3600 if no person is asked)",
+    ),
 ]
 Pattern = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class Terminal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    command: Annotated[str, Meta(description="For bash")]
+class TerminalArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    command: Annotated[str, Meta(description="A command line for bash")]
     timeout: Timeout | None = None
     background: Annotated[
-        bool, Meta(description="Return at once; the process tool has its output and its end")
+        bool, Meta(description="Return at once; use the process tool for its output and result")
     ] = False
     notify_on_complete: Annotated[
-        bool, Meta(description="Background: be told when it ends, without polling")
+        bool, Meta(description="Background: get a message when it ends, without polling")
     ] = False
     watch_patterns: Annotated[
-        list[Pattern], Meta(max_length=10, description="Background: be told of lines with these")
+        list[Pattern],
+        Meta(max_length=10, description="Background: get a message for lines that contain these"),
     ] = []
-    pty: Annotated[bool, Meta(description="Give it a terminal")] = False
-    stdin: Annotated[
-        str,
-        Meta(description="Its whole input"),
-    ] = ""
+    pty: Annotated[bool, Meta(description="Run it in a pseudo-terminal")] = False
+    stdin: Annotated[str, Meta(description="Its complete stdin")] = ""
     stdin_open: Annotated[
-        bool,
-        Meta(description="Background: keep its input open for the process tool's write"),
+        bool, Meta(description="Background: keep stdin open for the process tool's write")
     ] = False
     workdir: Annotated[
-        str, Meta(description="For this command; relative to the current directory")
+        str, Meta(description="Directory for this command; relative to the current directory")
     ] = ""
     detach: Annotated[
         bool, Meta(description="Background: may outlive the gateway; needs an approval")
     ] = False
     unsandboxed: Annotated[
-        bool, Meta(description="Outside of the sandbox, with all of the network; needs an approval")
+        bool, Meta(description="Outside of the sandbox, with full network; needs an approval")
     ] = False
-    purpose: Annotated[str, Meta(description="One line for whoever is asked")] = ""
+    purpose: Annotated[
+        str, Meta(description="One line that tells the user why, if an approval is needed")
+    ] = ""
 
 
-def _check(asked: Terminal) -> None:
+def _check(asked: TerminalArguments) -> None:
     if not asked.command.strip():
-        raise ToolFailed("There is no command.")
+        raise ToolFailed("The command is empty; give a command line.")
     try:
         size, *_ = (len(text.encode()) for text in (asked.command, asked.stdin, asked.workdir))
     except UnicodeEncodeError:
-        raise ToolFailed("The text holds half a surrogate pair; leave that out.") from None
+        raise ToolFailed(SURROGATE) from None
     if "\0" in asked.command + asked.workdir:
-        raise ToolFailed("No command can have a NUL in it; leave that out.")
+        raise ToolFailed("A command cannot contain a NUL character; remove it.")
     if size > MAX_COMMAND:
         raise ToolFailed("The command is too long; write it to a file and run that.")
     if not asked.background:
         for wanted in ("notify_on_complete", "watch_patterns", "detach", "stdin_open"):
             if getattr(asked, wanted):
-                raise ToolFailed(f"{wanted} is only for background commands; set background too.")
+                raise ToolFailed(f"{wanted} works only in the background; set background too.")
 
 
-def _plan(hands: Hands, context: Context, asked: Terminal) -> Plan:
-    """Looks at files; call it from a worker thread."""
+def _takes_more(asked: TerminalArguments) -> bool:
+    """Return whether input may be written later. Then the approval question says so."""
+    return asked.stdin_open or (asked.background and asked.pty)
+
+
+def _plan(hands: Commands, context: Context, asked: TerminalArguments) -> Plan:
+    """Plan the command. Reads the disk; call it from a worker thread."""
     _check(asked)
     cwd, moved = plan.place(context, asked.workdir)
-    profile = Profile(os.path.realpath(context.workspace), unsandboxed=asked.unsandboxed)
-    return plan.make(asked.command, cwd, profile, hands.path(profile, cwd), moved=moved)
+    profile = Profile(str(context.workspace), unsandboxed=asked.unsandboxed)
+    path, home = hands.path(profile), hands.home(profile)
+    return plan.make(asked.command, cwd, profile, path, home, moved=moved)
 
 
-def _result(ended: Ended, output: Output, timeout_s: float) -> dict[str, object]:
-    text, cut = output.summary(MAX_OUTPUT)
-    result: dict[str, object] = {"exit_code": ended.exit_code, "output": text}
-    if ended.signal is not None:
-        result["signal"] = ended.signal
-    match ended.cause:
-        case Cause.TIMEOUT:
-            result["error"] = f"timed out after {timeout_s:g} s"
-        case Cause.MEMORY:
-            result["error"] = "killed: memory"
-        case Cause.KILLED:
-            result["error"] = "killed"
-        case _:
-            pass
-    if cut or ended.truncated:
-        result |= {"truncated": True, "output_bytes": ended.output_bytes}
-    if ended.survivors:
-        pids = ", ".join(map(str, ended.survivors))
-        result["note"] = f"These processes could not be killed: {pids}."
-    return result
-
-
-def _json(result: Mapping[str, object]) -> str:
-    return msgspec.json.encode(result).decode()
-
-
-def _note(result: dict[str, object], text: str) -> None:
-    result["note"] = f"{result['note']} {text}" if "note" in result else text
-
-
-def _shown(hands: Hands, asked: Terminal) -> str:
+def _shown(hands: Commands, asked: TerminalArguments) -> str:
     return hands.clean(preview(asked), _SHOWN)
 
 
-def preview(asked: Terminal) -> str:
-    """The command in one line."""
+def preview(asked: TerminalArguments) -> str:
+    """Return the command in one line."""
     return " ↵ ".join(asked.command.strip().splitlines())
 
 
 class _Terminal:
-    def __init__(self, hands: Hands, memory_mb: int) -> None:
+    def __init__(self, hands: Commands, memory_mb: int, unasked_s: float, unasked_mb: int) -> None:
         self._hands = hands
         self._memory_mb = memory_mb
+        self._unasked_s = unasked_s
+        self._unasked_mb = unasked_mb
 
-    async def permit(self, context: Context, asked: Terminal) -> Permission:
-        """Exactly what would run, for whoever decides.
-
-        git is never safe here: a workspace's `.git` can be written by commands and file tools,
-        and a filter it names runs whatever our own settings say.
-        """
-        request, level, _ = await self._request(context, asked)
-        return Judge(request, level, git_is_safe=False)
+    async def permit(self, context: Context, asked: TerminalArguments) -> Permission:
+        """Describe exactly what would run, for the approval."""
+        request, level, planned = await self._request(context, asked)
+        look = partial(self._hands.lookout.look, planned.roots, contents=True)
+        return Judge(request, level, look=look)
 
     async def _request(
-        self, context: Context, asked: Terminal
+        self, context: Context, asked: TerminalArguments
     ) -> tuple[ExecutionRequest, Level, Plan]:
         posture = await self._hands.posture()
         level = Level.L0 if asked.unsandboxed else posture.level
         planned = await to_thread.run_sync(_plan, self._hands, context, asked)
+        workspace = planned.profile.workspace
         request = ExecutionRequest(
             what=planned.what,
             cwd=planned.cwd,
             programs=planned.programs,
-            files=await to_thread.run_sync(plan.files, planned),
+            files=await to_thread.run_sync(plan.files, planned, self._hands.own),
             environment={},
             stdin=asked.stdin,
-            profile=(level.name, planned.profile.workspace),
+            profile=(level.name, workspace),
             wants=Wants(
                 unsandboxed=asked.unsandboxed,
                 detach=asked.detach,
                 background=asked.background,
                 terminal=asked.pty,
-                open_input=asked.stdin_open or (asked.background and asked.pty),
+                open_input=_takes_more(asked),
             ),
             purpose=asked.purpose,
+            beside=self._hands.beside(planned.profile.workspace),
+            paths=await to_thread.run_sync(paths.follow, planned.what, planned.cwd, workspace),
+            bash=planned.bash,
+            linux=plan.keeps_off_links(planned.programs, level),
         )
         return request, level, planned
 
-    async def run(self, context: Context, asked: Terminal) -> Outcome:
-        """Run it, to its end or into the background; unless it is no longer what was judged."""
+    async def run(self, context: Context, asked: TerminalArguments) -> Outcome:
+        """Run it, unless it no longer matches what was approved."""
         request, _, planned = await self._request(context, asked)
         if execution_hash(request) != context.execution:
-            return Denied(CHANGED_TEXT)
+            return ToolDenied(CHANGED_TEXT)
         if not asked.background:
             return await self._foreground(context, asked, planned)
-        timeout_s = math.inf if asked.timeout is None else asked.timeout
+        longest_s = self._unasked_s if context.unasked else math.inf
+        timeout_s = longest_s if asked.timeout is None else asked.timeout
         stdin = None if asked.stdin_open else asked.stdin.encode()
-        command = self._command(asked, planned, planned.argv(), timeout_s, stdin)
+        argv = planned.argv(_UNASKED * context.unasked)
+        command = self._command(context, asked, planned, argv, timeout_s, stdin)
         started = await self._start(context, command)
-        if isinstance(started, Unknown):
+        if not isinstance(started, LiveProcess):
             return started
         return self._begun(context, asked, moved=planned.moved)
 
-    async def _foreground(self, context: Context, asked: Terminal, planned: Plan) -> Outcome:
+    async def _foreground(
+        self, context: Context, asked: TerminalArguments, planned: Plan
+    ) -> Outcome:
         timeout_s = asked.timeout or TIMEOUT_S
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         try:
-            # On the line itself, so that line numbers in errors stay right; and not to be traced.
+            # On the same line, so that line numbers in errors stay correct; never traced (set -x).
             last = f"{{ builtin set +x; builtin pwd -P >&{writing}; }} 2>/dev/null"
-            argv = planned.argv(f"trap '{last}' EXIT; ")
-            command = self._command(
-                asked, planned, argv, timeout_s, asked.stdin.encode(), pass_fds=(writing,)
-            )
+            argv = planned.argv(_UNASKED * context.unasked + f"trap '{last}' EXIT; ")
+            stdin = asked.stdin.encode()
+            command = self._command(context, asked, planned, argv, timeout_s, stdin, (writing,))
             try:
                 live = await self._start(context, command)
             finally:
                 os.close(writing)
-            if isinstance(live, Unknown):
+            if not isinstance(live, LiveProcess):
                 return live
             ended = await self._see_to(live, context.progress)
-            left = _left_in(reading)
+            left = left_in(reading)
         finally:
             os.close(reading)
         if ended.cause in _CUT_SHORT:
             return Unknown(
-                "The command is gone, and nobody knows how it ended. It may have had effects. "
+                "The command has ended, but it is not known how. It may have had effects. "
                 f"Output so far:\n{live.output.summary(MAX_OUTPUT)[0]}"
             )
-        result = _result(ended, live.output, timeout_s)
+        result = result_of(ended, live.output, timeout_s)
         if live.refused:
-            _note(result, f"Not allowed to connect to: {', '.join(live.refused)}.")
-        return _done(result, planned, left)
+            add_note(result, f"Not allowed to connect to: {', '.join(live.refused)}.")
+        for note in live.notes:
+            add_note(result, note)
+        return done_with(result, planned, left, hides=self._hands.hides)
 
     def _command(
         self,
-        asked: Terminal,
+        context: Context,
+        asked: TerminalArguments,
         planned: Plan,
         argv: tuple[str, ...],
         timeout_s: float,
         stdin: bytes | None,
         pass_fds: tuple[int, ...] = (),
-    ) -> Command:
-        return Command(
+    ) -> CommandSpec:
+        return CommandSpec(
             shown=_shown(self._hands, asked),
             argv=argv,
             cwd=planned.cwd,
             profile=planned.profile,
             timeout_s=timeout_s,
-            memory_mb=self._memory_mb,
+            memory_mb=self._memory_mb or self._unasked_mb * context.unasked,
             background=asked.background,
             pty=asked.pty,
             stdin=stdin,
+            open_input=_takes_more(asked),
             detach=asked.detach,
             pass_fds=pass_fds,
+            unchanged=partial(self._unchanged, context.trees) if context.trees else None,
         )
 
-    async def _start(self, context: Context, command: Command) -> Live | Unknown:
+    async def _unchanged(self, trees: tuple[Tree, ...]) -> bool:
+        roots = tuple(tree.path for tree in trees if not tree.gap)
+        but = left_out(trees)
+        return holds(trees, await self._hands.lookout.look(roots, LAST_LOOK_S, but, contents=False))
+
+    async def _start(
+        self, context: Context, command: CommandSpec
+    ) -> LiveProcess | Unknown | ToolDenied:
         try:
             return await self._hands.start(context, command)
+        except Changed as changed:
+            return ToolDenied(str(changed))
         except AlreadyClaimed:
             return Unknown(_ALREADY)
         except Refused as refused:
             raise ToolFailed(str(refused)) from refused
 
-    async def _see_to(self, live: Live, progress: Callable[[str], None]) -> Ended:
-        """Wait for its end and tell what it says meanwhile; if we must go, it goes first."""
+    async def _see_to(self, live: LiveProcess, progress: Callable[[str], None]) -> Ended:
+        """Wait for its end and report its output meanwhile; if we are cancelled, kill it."""
         try:
             return await self._follow(live, progress)
         except BaseException:
@@ -296,7 +308,7 @@ class _Terminal:
                 await live.process.kill()
             raise
 
-    async def _follow(self, live: Live, progress: Callable[[str], None]) -> Ended:
+    async def _follow(self, live: LiveProcess, progress: Callable[[str], None]) -> Ended:
         at = 0
 
         def look(*, over: bool) -> None:
@@ -317,8 +329,8 @@ class _Terminal:
         look(over=True)
         return ended
 
-    def _begun(self, context: Context, asked: Terminal, *, moved: bool = False) -> Done:
-        process_id = name(context.run_id, context.turn, context.call_id)
+    def _begun(self, context: Context, asked: TerminalArguments, *, moved: bool = False) -> Done:
+        process_id = id_for(context.run_id, context.turn, context.call_id)
         told = notice(
             context.origin, notify=asked.notify_on_complete, watch=tuple(asked.watch_patterns)
         )
@@ -332,100 +344,74 @@ class _Terminal:
         if told.unsupported:
             result["notify_unsupported"] = told.unsupported
         if moved:
-            _note(result, _MOVED)
+            add_note(result, MOVED)
         return Done(
-            _json(result),
+            encode(result),
             background=Background(
                 process_id, _shown(self._hands, asked), told.notify, told.watch, asked.detach
             ),
         )
 
-    async def adopt(self, context: Context, asked: Terminal) -> Outcome:
-        """What became of it, by what its shim has written down."""
-        process_id = name(context.run_id, context.turn, context.call_id)
+    async def adopt(self, context: Context, asked: TerminalArguments) -> Outcome:
+        """Determine the outcome after a restart, from the record of its shim."""
+        process_id = id_for(context.run_id, context.turn, context.call_id)
         shown = _shown(self._hands, asked)
         found = self._hands.adopt(process_id, shown, background=asked.background)
         output = self._hands.output(process_id)
         if found is None and not self._hands.has_traces(process_id):
-            return Failed(_NOT_STARTED)
-        if isinstance(found, Live) and not asked.background:
-            await found.process.kill()
-            found = None
+            return ToolFailure(_NOT_STARTED)
+        if isinstance(found, LiveProcess) and not asked.background:
+            if found.process.end is not None:  # it has ended by itself and is about to be reported
+                found = await found.wait()
+            else:
+                await found.process.kill()
+                found = None
         if found is None or (isinstance(found, Ended) and found.cause in _CUT_SHORT):
-            return Unknown(_CUT + output.summary(MAX_OUTPUT)[0])
-        if isinstance(found, Live) or asked.background:
+            left = "".join(f"{note}\n" for note in self._hands.notes(process_id))
+            return Unknown(left + what_is_known(found) + output.summary(MAX_OUTPUT)[0])
+        if isinstance(found, LiveProcess) or asked.background:
             self._hands.goes_on(process_id)
             return self._begun(context, asked)
-        result = _result(found, output, asked.timeout or TIMEOUT_S)
-        if found.cause is Cause.KILLED:
-            _note(result, "It was killed because the run was interrupted.")
-        return Done(_json(result), summary=_summary(result))
+        result = result_of(found, output, asked.timeout or TIMEOUT_S)
+        if found.cause is ExitCause.KILLED:
+            add_note(result, "It was killed because the run was interrupted.")
+        for note in self._hands.notes(process_id):
+            add_note(result, note)
+        return Done(encode(result), summary=summary_of(result))
 
     async def abort(self, context: Context) -> None:
-        """Its run is stopped before it was settled: it ends, whatever it was to be."""
-        process_id = name(context.run_id, context.turn, context.call_id)
+        """Kill it and remove its record: its run was stopped before the outcome was stored."""
+        process_id = id_for(context.run_id, context.turn, context.call_id)
         await self._hands.kill(process_id)
         self._hands.forget(process_id)
 
     def settled(self, context: Context) -> None:
-        """Its result is written down: nobody needs the evidence, unless it goes on."""
-        self._hands.settled(name(context.run_id, context.turn, context.call_id))
+        """Remove its record, unless it continues: its result is in the journal."""
+        self._hands.settled(id_for(context.run_id, context.turn, context.call_id))
 
 
-def _left_in(reading: int) -> str:
-    """Where the shell says it ended; nothing if it did not say."""
-    try:
-        said = os.read(reading, _PATHS)
-    except BlockingIOError:  # somebody still holds the other end
-        return ""
-    try:
-        return said.rstrip(b"\n").rpartition(b"\n")[2].decode()
-    except UnicodeDecodeError:
-        return ""
+def tools(
+    hands: Commands, memory_mb: int = 0, unasked_s: float = UNASKED_S, unasked_mb: int = UNASKED_MB
+) -> tuple[Tool[Any], ...]:
+    """Create the tool for these commands.
 
-
-def _done(result: dict[str, object], planned: Plan, left: str) -> Done:
-    """The result, with the directory that the next command starts in."""
-    cwd = planned.cwd if planned.moved else ""
-    if planned.moved:
-        _note(result, _MOVED)
-    if left and left != planned.cwd:
-        real = os.path.realpath(left)
-        if below(real, planned.profile.workspace) and os.path.isdir(real):
-            cwd = result["cwd"] = real
-        else:
-            _note(
-                result,
-                f"It ended in {left}, which is not in the workspace; the next command starts "
-                "where this one did.",
-            )
-    return Done(_json(result), cwd=cwd, summary=_summary(result))
-
-
-def _summary(result: Mapping[str, object]) -> str:
-    """How it ended, if it did not just succeed."""
-    if error := result.get("error"):
-        return str(error)
-    if (number := result.get("signal")) is not None:
-        return f"killed by signal {number}"
-    return f"exit code {code}" if (code := result["exit_code"]) else ""
-
-
-def tools(hands: Hands, memory_mb: int = 0) -> tuple[Tool[Any], ...]:
-    """The tool, with these hands."""
-    terminal = _Terminal(hands, memory_mb)
+    A command that runs without approval may take `unasked_s` in the background, and may use
+    `unasked_mb` if `memory_mb` is 0.
+    """
+    terminal = _Terminal(hands, memory_mb, unasked_s, unasked_mb)
     return (
         Tool(
             name="terminal",
             description=(
                 "Run a command line with bash in the workspace. The working directory is kept "
                 "from call to call, variables are not. Returns JSON: exit_code, output (stdout "
-                "and stderr, at most 32 KiB: the first and the last of it), error if it was "
-                "killed. What it leaves running is killed when it ends: use background=true for "
-                "servers and long work. There is no network but to allowed hosts; others are "
-                "asked about while the command waits, in the background only during this run."
+                "and stderr, at most 32 KiB: the beginning and the end), error if it was killed. "
+                "Processes that it leaves running are killed when it ends: use background=true "
+                "for servers and long work. It can connect to allowed hosts only. For another "
+                "host the user is asked while the command waits; in the background only during "
+                "this run."
             ),
-            arguments=Terminal,
+            arguments=TerminalArguments,
             effect=Effect.ACT,
             on_crash=OnCrash.ADOPT,
             timeout_s=3700.0,

@@ -1,9 +1,9 @@
-"""The contract of a tool: what it is called, what it takes, what it does to the world.
+"""The contract of a tool: its name, its arguments and its effect.
 
-A tool states its effect and what a crash in the middle means; there is no default
-for a new tool to inherit by accident. Arguments are a typed struct: the schema the
-model sees and the check its call goes through are made from the same type. A tool
-returns an outcome; what it raises as `ToolFailed` is a `Failed` with that text.
+Every tool states its effect and what a crash in the middle of a call means. There are no
+defaults, so a new tool cannot inherit a wrong one by accident. The arguments are a typed struct:
+the schema that the model sees and the validation of its calls come from the same type. A tool
+returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,25 +14,28 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.approval import Choice, Level, Posture
-from holdfast.core.call import Kept, OnCrash
-from holdfast.core.execution import ExecutionRequest
-from holdfast.core.process import ProcessEnded, Processes
-from holdfast.core.rules import Permission as Rule
-from holdfast.core.run import Origin
+from holdfast.core.approval.approval import Choice, Level, Posture
+from holdfast.core.approval.execution import ExecutionRequest
+from holdfast.core.approval.rules import Permission as Rule
+from holdfast.core.approval.tree import LeftOut, Tree
+from holdfast.core.run.call import Kept, OnCrash
+from holdfast.core.run.process import ProcessEnded, Processes
+from holdfast.core.run.run import Origin
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
+
+SURROGATE = "The text contains half of a surrogate pair; remove it."
 
 A = TypeVar("A", bound=msgspec.Struct)
 
 
 class Effect(StrEnum):
-    READ = "read"  # changes nothing; may run beside its neighbours
+    READ = "read"  # changes nothing; calls of the same turn may run in parallel
     WRITE = "write"  # changes the workspace
-    ACT = "act"  # reaches beyond it
+    ACT = "act"  # can have effects outside the workspace
 
 
 class Background(Value):
-    """A process that goes on after the call which started it."""
+    """A process that continues after the call that started it."""
 
     process_id: ProcessId
     command: str
@@ -42,98 +45,103 @@ class Background(Value):
 
 
 class Delegated(Value):
-    """A task for a run of its own."""
+    """A task for a child run."""
 
     child: RunId
     task: str
     name: str
-    note: str = ""  # what its result has to say beside
+    note: str = ""  # added to the result of the call
 
 
 class Done(Value):
-    """It worked. `text` goes to the model; `kept` is what undo needs."""
+    """The call succeeded. `text` goes to the model; `kept` holds what undo needs."""
 
     text: str
     kept: tuple[Kept, ...] = ()
-    cwd: str = ""  # where the session's next command starts; empty: where it did
+    cwd: str = ""  # directory of the session's next command; empty: unchanged
     background: Background | None = None
-    summary: str = ""  # a word for people: how it ended, if that is not plain
-    delegated: Delegated | None = None  # a task that nobody waits for
+    summary: str = ""  # short result for people, if it was not a plain success
+    delegated: Delegated | None = None  # a background task, which the call does not wait for
 
 
 class Unknown(Value):
-    """It may or may not have had its effect. `text` says what is known."""
+    """The call may or may not have had its effect. `text` describes what is known."""
 
     text: str
 
 
-class Failed(Value):
-    """It did not work, and the model should know why."""
+class ToolFailure(Value):
+    """The call failed. `text` tells the model why."""
 
     text: str
 
 
-class Denied(Value):
-    """It did not run: it was no longer what had been permitted."""
+class ToolDenied(Value):
+    """The call did not run, because it no longer matches what was approved."""
 
     text: str
 
 
 class Park(Value):
-    """It waits for somebody's fact; no task is held meanwhile."""
+    """The call waits until a fact in the journal ends it. Meanwhile it occupies no task."""
 
     reason: str
-    question: str = ""  # to the user, whose next words end it
+    question: str = ""  # to the user, whose next message ends the wait
     options: tuple[str, ...] = ()
-    delegated: Delegated | None = None  # a task whose end ends it
+    delegated: Delegated | None = None  # a task; its end ends the wait
 
 
-Outcome = Done | Failed | Unknown | Denied | Park
+Outcome = Done | ToolFailure | Unknown | ToolDenied | Park
 
 
-class Allowed(Value):
-    """It may run. What is noted goes into the audit."""
+class ToolAllowed(Value):
+    """The call may run. `note` is written to the audit log."""
 
     note: str = ""
 
 
 class Question(Value):
-    """It may run if somebody says so, who has seen this."""
+    """The call may run if a person approves exactly this."""
 
-    command: str  # exactly what would run, in a form that people can read
+    command: str  # exactly what would run, in readable form
     description: str
-    execution: str  # sha256 of exactly what would run; an approval is for this and nothing else
+    execution: str  # sha256 of exactly what would run; the approval covers nothing else
     choices: tuple[Choice, ...]
-    offers: tuple[Rule, ...] = ()  # what more than `once` would permit
+    offers: tuple[Rule, ...] = ()  # the rules that a choice wider than `once` would add
+
+
+class LookAtTrees(Protocol):
+    """Take a snapshot of directory trees within a time limit, without the files in `but`."""
+
+    def __call__(self, within_s: float, but: LeftOut) -> Awaitable[tuple[Tree, ...]]: ...
 
 
 class Judge(Value):
-    """Whether it may run is for `core.approval.decide_execution` to say."""
+    """`core.approval.decide_execution` decides whether the call may run."""
 
     request: ExecutionRequest
-    level: Level  # how well it would be confined
-    git_is_safe: bool
+    level: Level  # sandbox level that it would run at
+    look: LookAtTrees  # takes a snapshot of every tree that the command may read
 
 
 class Forbidden(Value):
-    """It may not run, and the model is told so."""
+    """The call may not run. `text` tells the model why."""
 
     text: str
 
 
-Permission = Allowed | Question | Judge | Forbidden
+Permission = ToolAllowed | Question | Judge | Forbidden
 
 
 class BlobStore(Protocol):
-    """Where big or former things are kept, named by their hash."""
+    """Stores large data and former versions of files under their hash."""
 
     def put(self, data: bytes) -> str:
-        """Keep `data`, durably, and return its name. Blocks; call it from a worker thread."""
-        ...
+        """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
 
 
 class Context(Value):
-    """What one call works for and with."""
+    """The environment of one call: its session, run, workspace and services."""
 
     session: SessionKey
     run_id: RunId
@@ -141,56 +149,52 @@ class Context(Value):
     call_id: CallId
     workspace: Path
     blobs: BlobStore
-    cwd: str  # in the workspace
+    cwd: str  # current directory, inside the workspace
     origin: Origin
-    processes: Processes  # the session's, as the journal knows them
-    hosts: tuple[str, ...]  # that its commands may speak to
-    execution: str  # the hash of what was judged; empty: nothing was, yet
-    progress: Callable[[str], None]  # tell people what it says on its way; clean text only
-    may_reach: Callable[[str], Awaitable[bool]]  # ask somebody about one more host, and wait
-    depth: int = 0  # how many runs its run works for, one for the other
-    children: int = 0  # tasks of its run that are not done
+    processes: Processes  # the session's processes according to the journal
+    hosts: tuple[str, ...]  # hosts that its commands may connect to
+    execution: str  # hash of what was approved; empty: nothing was approved yet
+    trees: tuple[Tree, ...]  # the approved snapshots; they must still match when it starts
+    progress: Callable[[str], None]  # show output while the call runs; redacted text only
+    may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
+    depth: int = 0  # number of parent runs above this run
+    children: int = 0  # unfinished child runs of this run
+    result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 
 
-class Hands(Protocol):
-    """Commands and their processes, for the engine, which tells of their end."""
+class RunsCommands(Protocol):
+    """The interface to commands and their processes that the engine uses."""
 
     async def posture(self) -> Posture:
-        """How well commands are confined here: found out once, by trying."""
-        ...
+        """Return how well commands are confined. Determined once, by a test."""
 
     def known(self) -> list[tuple[SessionKey, ProcessId]]:
-        """Every process an earlier gateway, or this one, has left traces of."""
-        ...
+        """List every process with a record on disk, of this gateway or an earlier one."""
 
     async def sweep(self) -> None:
-        """At the start: end what an earlier gateway left behind, but for the detached."""
-        ...
+        """At startup: kill what an earlier gateway left running, except detached processes."""
 
     async def ended(self, process_id: ProcessId) -> ProcessEnded:
-        """How it ended, once it has; `Cause.LOST` if nobody knows of it."""
-        ...
+        """Wait for its end and return how it ended; `ProcessEnd.LOST` if it has no record."""
 
     async def lines(
         self, process_id: ProcessId, after: int, patterns: tuple[str, ...]
     ) -> tuple[str, int]:
-        """Wait for lines with one of `patterns` in them, from `after` on; they, and where they end.
+        """Wait for output lines after offset `after` that contain one of `patterns`.
 
-        Never returns if there are none: the caller stops waiting when the process has ended.
+        Returns the lines and the offset behind them. Never returns if there are none: the caller
+        stops waiting when the process has ended.
         """
-        ...
 
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
-        """End its whole tree, if it runs; how it ended."""
-        ...
+        """Kill its process tree, if it runs, and return how it ended."""
 
     async def kill_all(self) -> None:
-        """End everything that was started here and may not outlive us."""
-        ...
+        """Kill every process that was started here, except detached ones."""
 
     def forget(self, process_id: ProcessId) -> None:
-        """Remove its traces."""
-        ...
+        """Remove its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,23 +203,23 @@ class Tool(Generic[A]):
     description: str
     arguments: type[A]
     effect: Effect
-    on_crash: OnCrash  # with ADOPT, `adopt` is asked
+    on_crash: OnCrash  # ADOPT: `adopt` determines the outcome
     timeout_s: float
     run: Callable[[Context, A], Awaitable[Outcome]]
-    preview: Callable[[A], str]  # one short line for people: what is it about to do
-    permit: Callable[[Context, A], Awaitable[Permission]]  # asked before it starts, each time
-    adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # what its evidence says
-    settled: Callable[[Context], None] | None = None  # the outcome is written down: forget evidence
-    abort: Callable[[Context], Awaitable[None]] | None = None  # its run is stopped: nothing stays
+    preview: Callable[[A], str]  # one short line for people: what the call is about to do
+    permit: Callable[[Context, A], Awaitable[Permission]]  # called before every start
+    adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # outcome after a restart
+    settled: Callable[[Context], None] | None = None  # the outcome is stored: remove the record
+    abort: Callable[[Context], Awaitable[None]] | None = None  # the run was stopped: clean up
 
 
 async def free(context: Context, arguments: msgspec.Struct) -> Permission:
-    """The permission of tools that need none."""
-    return Allowed()
+    """Allow the call: the `permit` of tools that need no approval."""
+    return ToolAllowed()
 
 
 def schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """JSON Schema of a tool's arguments, in the plain form that models are trained on."""
+    """Return the JSON Schema of a tool's arguments, in the simple form that models know."""
     (ref,), components = msgspec.json.schema_components([arguments], ref_template="{name}")
     body: dict[str, Any] = components.pop(ref["$ref"])
     body.pop("title", None)

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from yarl import URL
 
+from holdfast.api.auth import LOCAL_HOSTS, Doorway, key_hash
+from holdfast.api.routes import hooks
+from holdfast.api.server import application, listen_tcp, serving
 from holdfast.channels.channel import Hook, HookAnswer
-from holdfast.channels.http import hooks
-from holdfast.channels.http.door import LOCAL_HOSTS, Door, key_hash
-from holdfast.channels.http.server import application, listen_tcp, serving
-from holdfast.core.approval import Role
-from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.approval.approval import Role
+from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import OPERATOR
 from tests.behaviour.wire import SECURITY
 from tests.engine import workshop
@@ -24,8 +24,8 @@ from tests.fakes.hooked import Hooked
 
 pytestmark = pytest.mark.anyio
 
-NETWORK = Principal(OPERATOR, Capabilities("api_server", True, False), frozenset({Role.RUN}))
-DOOR = Door(
+NETWORK = Principal(OPERATOR, DoorCapabilities("api_server", True, False), frozenset({Role.RUN}))
+DOOR = Doorway(
     NETWORK,
     key_hash("a-key-of-16-characters"),
     LOCAL_HOSTS | {"chat.example.org"},

@@ -1,4 +1,4 @@
-"""A gateway with a Telegram bot, for tests that speak to it as people do."""
+"""A gateway with a Telegram bot, for tests that write to it like a user."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

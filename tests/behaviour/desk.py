@@ -1,4 +1,4 @@
-"""A desk for tests: a home, a directory to work in, a model, and terminals before them.
+"""A test environment: a home, a working directory, a model, and terminals.
 
 The terminal embeds the engine; or a gateway runs in the same home and the terminal is its client.
 """
@@ -13,11 +13,12 @@ from pathlib import Path
 import aiohttp
 import anyio
 
-from holdfast.lock import SOCKET
+from holdfast.host.lock import SOCKET
 from tests.fakes import model_server as says
+from tests.fakes.emulator import screen
 from tests.fakes.gateway import GatewayProcess, Stream, read_events, unstarted
 from tests.fakes.model_server import ModelServer, Reply, serve
-from tests.fakes.screen import Screen, screen
+from tests.fakes.screen import Screen
 
 PLUGINS = 'plugins = ["tests.fakes.tools", "tests.fakes.clinging"]\n'
 ASKS = "approval ("

@@ -1,4 +1,4 @@
-"""Figures a test has measured: shown when it fails, or with `pytest -rP`."""
+"""Print measurements of a test: shown when it fails, or with `pytest -rP`."""
 
 import sys
 

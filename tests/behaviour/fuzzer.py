@@ -1,4 +1,4 @@
-"""Requests nobody would send: valid ones, made from the OpenAPI document, then spoilt.
+"""Invalid requests: valid ones, generated from the OpenAPI document, then damaged.
 
 Deterministic by its seed. Every answer is looked at: no 5xx, every refusal in its form,
 the security headers on everything. Meanwhile health is asked for again and again, so
@@ -331,7 +331,7 @@ async def _exchange(it: GatewayProcess, request: Request, tally: Tally) -> None:
             body = await response.read()
         status, headers = response.status, response.headers
     tally.statuses[status] += 1
-    assert status < 500, (status, body)
+    assert status < 500, (status, body, [line for line in it.lines if '"error"' in line][-2:])
     for name, value in SECURITY.items():
         assert headers.get(name) == value, (status, name)
     if status >= 400 and request.method != "HEAD":

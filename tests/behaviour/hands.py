@@ -1,4 +1,4 @@
-"""Ways to have a gateway's model run commands, and to see what became of them."""
+"""Helpers to let a gateway's model run commands, and to check the results."""
 
 import json
 import os
@@ -87,14 +87,19 @@ def children(pid: int) -> set[int]:
 
 def carrying(token: str) -> set[int]:
     """The living processes that have `token` among their arguments."""
-    found = set()
+    return set(_carrying(token))
+
+
+def _carrying(token: str) -> dict[int, str]:
+    """The same, each with the name of its program."""
+    found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{name}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if token.encode() in words:
-            found.add(int(name))
+            found[int(name)] = os.path.basename(words.split(b"\0")[0]).decode()
     return found
 
 
@@ -107,8 +112,14 @@ async def until(holds: Callable[[], T], within_s: float = 20.0) -> T:
 
 
 async def running(token: str) -> set[int]:
-    """The processes that have `token` among their arguments, once there is one."""
-    return await until(lambda: carrying(token))
+    """The processes that have `token` among their arguments, once the command itself is one."""
+
+    def up() -> set[int]:
+        found = _carrying(token)
+        begun = any(not name.startswith(("python", "bwrap")) for name in found.values())
+        return set(found) if begun else set()  # until then, only what is to start it
+
+    return await until(up)
 
 
 async def gone(token: str, within_s: float) -> None:

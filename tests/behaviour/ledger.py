@@ -1,4 +1,4 @@
-"""What a home holds, read from outside: the rows of its journal and the files beside it."""
+"""Read a home from outside: the rows of its journal and its other files."""
 
 import sqlite3
 from collections.abc import Callable

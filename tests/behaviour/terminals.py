@@ -1,11 +1,12 @@
-"""A terminal's commands, for tests: a client beside a gateway, and the operator's socket itself."""
+"""Terminal commands for tests: a client of a gateway, and the operator's socket itself."""
 
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from holdfast.config import Config, load
+from holdfast.config.load import load
+from holdfast.config.settings import Config
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess
 from tests.fakes.model_server import ModelServer

@@ -1,10 +1,11 @@
-"""An approval: asked for by id, answered from anywhere, once, and never lost."""
+"""Approvals: requested by id, answered by any client, used once, and never lost."""
 
 from pathlib import Path
 
 import anyio
 import pytest
 
+from holdfast.core.session.answers import EXPIRED_TEXT
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import ModelServer
 
@@ -98,7 +99,7 @@ async def test_an_answer_is_for_one_request_unless_it_says_all(
 
 
 @pytest.mark.promise("RUN-13")
-async def test_what_waits_is_listed_and_answered_by_its_id(
+async def test_pending_approvals_are_listed_and_answered_by_id(
     it: GatewayProcess, effects: Path
 ) -> None:
     runs = [await it.run(_ask(effects, tag)) for tag in "ab"]
@@ -139,13 +140,13 @@ async def test_a_pending_approval_survives_a_restart_and_works_once(
     assert len(_lines(effects)) == 1
 
 
-async def test_a_request_runs_out_and_says_so(tmp_path: Path, model: ModelServer) -> None:
+async def test_an_expired_approval_is_reported(tmp_path: Path, model: ModelServer) -> None:
     effects = tmp_path / "effects"
     async with gateway(tmp_path, model.base_url, "[approval]\nexpiry_s = 0.1\n") as it:
         run_id = await it.run(_ask(effects, "x"))
         stream = await it.events(run_id)
         assert "approval.expired" in stream.names
-        assert "nobody approved it in time" in (await it.status(run_id))["output"]
+        assert EXPIRED_TEXT in (await it.status(run_id))["output"]
     assert _lines(effects) == []
 
 
@@ -174,7 +175,9 @@ async def test_what_changed_after_it_was_approved_is_not_run(
     assert _lines(effects) == []
 
 
-async def test_runs_that_wait_hold_no_place(tmp_path: Path, model: ModelServer) -> None:
+async def test_runs_that_wait_for_approval_occupy_no_slot(
+    tmp_path: Path, model: ModelServer
+) -> None:
     config = "[limits]\nrunning = 1\n"
     async with gateway(tmp_path, model.base_url, config) as it:
         waiting = [await it.run(_ask(tmp_path / "effects", str(n))) for n in range(5)]

@@ -1,4 +1,4 @@
-"""A chat, from a person's words to the answer, through everything that can come between."""
+"""A chat, from a user's message to the answer, with every fault in between."""
 
 import json
 import secrets
@@ -8,7 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.config import LAUNCHD_LABEL
+from holdfast.commands.messages import MEANS
+from holdfast.config.process import LAUNCHD_LABEL
+from holdfast.core.chat.access import NOTHING_TO_ANSWER
+from holdfast.core.inbox import Mode
+from holdfast.engine.chats.answers import OVER
 from tests.behaviour.chats import GUEST, OWNER, STRANGER, Bot, bot
 from tests.behaviour.hands import carrying, command, running
 from tests.fakes.gateway import files
@@ -102,12 +106,12 @@ async def test_updates_that_come_again_are_the_same_updates(both: Bot, model: Mo
         both.telegram.say(chat, f"say:number {n}")
         await both.hears(chat, f"number {n}")
     both.telegram.say(chat, "/busy queue")
-    await both.hears(chat, "New words")
+    await both.hears(chat, MEANS[Mode.QUEUE])
     both.telegram.forget_offset()
     await settled(both, chat)
     assert len(model.requests) == 5
     assert sum("number" in text for text in both.said(chat)) == 5
-    assert sum("New words" in text for text in both.said(chat)) == 1
+    assert sum(MEANS[Mode.QUEUE] in text for text in both.said(chat)) == 1
 
 
 @pytest.mark.promise("STOP-14")
@@ -116,7 +120,7 @@ async def test_what_was_said_while_it_was_down_is_answered_in_order(
 ) -> None:
     chat = owners(both)
     both.telegram.say(chat, "/busy queue")
-    await both.hears(chat, "New words")
+    await both.hears(chat, MEANS[Mode.QUEUE])
     await both.gateway.kill()
     for n in range(3):
         both.telegram.say(chat, f"say:number {n}")
@@ -163,11 +167,11 @@ async def test_only_the_one_it_works_for_and_administrators_may_answer(both: Bot
     token = secrets.token_hex(6)
     question = await question_in(both, group, f"echo {token} > made", OWNER)
     allow = both.buttons(question)["Allow once"]
-    for other in (GUEST, STRANGER):
-        both.telegram.click(question, allow, other)
-    await both.hears(group, "nothing here that you may answer")
+    pressed = [both.telegram.click(question, allow, other) for other in (GUEST, STRANGER)]
     await settled(both, owners(both))
-    assert sum("nothing here" in t for t in both.said(group)) == 1  # a stranger is told nothing
+    alerts = [both.telegram.answered[name].get("text", "") for name in pressed]
+    assert alerts == [NOTHING_TO_ANSWER, ""]  # a stranger is told nothing
+    assert NOTHING_TO_ANSWER not in both.said(group)  # and nobody else
     assert both.buttons(both.telegram.messages[group.id, question["message_id"]])
     both.telegram.click(question, allow, OWNER)
     await both.hears(group, "Allowed once")
@@ -180,9 +184,10 @@ async def test_a_button_works_once_after_a_restart(both: Bot) -> None:
     await both.gateway.kill()
     await both.gateway.start()
     allow = both.buttons(question)["Allow once"]
-    for _ in range(2):
-        both.telegram.click(question, allow)
-    await both.hears(chat, "That is over already.")
+    pressed = [both.telegram.click(question, allow) for _ in range(2)]
+    answered = both.telegram.answered
+    await both.telegram.until(lambda: set(pressed) <= answered.keys())
+    assert [answered[name].get("text") for name in pressed] == [None, OVER]
     await both.hears(chat, "the tool said: ")
 
 
@@ -201,7 +206,7 @@ async def test_words_interrupt_what_is_at_work_by_default(both: Bot, model: Mode
 async def test_words_wait_in_queue_mode_in_order(both: Bot) -> None:
     chat = owners(both)
     both.telegram.say(chat, "/busy queue")
-    await both.hears(chat, "New words")
+    await both.hears(chat, MEANS[Mode.QUEUE])
     both.telegram.say(chat, "slow:0.5 first")
     for n in range(5):
         both.telegram.say(chat, f"say:number {n}")
@@ -214,7 +219,7 @@ async def test_words_wait_in_queue_mode_in_order(both: Bot) -> None:
 async def test_words_steer_what_is_at_work_in_steer_mode(both: Bot, model: ModelServer) -> None:
     chat = owners(both)
     both.telegram.say(chat, "/busy steer")
-    await both.hears(chat, "New words")
+    await both.hears(chat, MEANS[Mode.STEER])
     both.telegram.say(chat, "slow:1 first")
     await model.asked(1)
     await both.until(lambda: both.telegram.actions)  # somebody is seen typing
@@ -263,7 +268,7 @@ async def test_an_answer_whose_sending_was_cut_comes_again_marked(both: Bot) -> 
 
 
 @pytest.mark.promise("LATE-09")
-async def test_a_platform_that_is_busy_gets_it_later_and_in_order(both: Bot) -> None:
+async def test_messages_to_a_busy_platform_are_sent_later_in_order(both: Bot) -> None:
     chat = owners(both)
     both.telegram.then("sendMessage", TooMany(1), Reset())
     both.telegram.say(chat, "say:first")
@@ -291,7 +296,7 @@ async def test_a_process_that_died_with_the_gateway_is_told_of_after_the_restart
 ) -> None:
     chat = owners(both)
     token = secrets.token_hex(8)
-    words = command(f": {token}; sleep 1000", background=True, notify_on_complete=True)
+    words = command(f"sleep 1000; : {token}", background=True, notify_on_complete=True)
     both.telegram.say(chat, words)
     question = await both.hears(chat, "May this run?")
     both.telegram.click(question, both.buttons(question)["Allow once"])
@@ -368,6 +373,9 @@ async def test_after_any_other_restart_the_home_is_told(tmp_path: Path, model: M
         assert not any("Gateway is back" in t for t in both.said(busy))
 
 
+SOON_S = 10.0  # 1 s on a quiet machine; others may keep this one busy
+
+
 async def test_a_chat_is_answered_soon_after_the_start(both: Bot) -> None:
     chat = owners(both)
     await both.gateway.kill()
@@ -375,4 +383,4 @@ async def test_a_chat_is_answered_soon_after_the_start(both: Bot) -> None:
     begun = anyio.current_time()
     await both.gateway.start()
     await both.hears(chat, "hello")
-    assert anyio.current_time() - begun <= 3.0
+    assert anyio.current_time() - begun <= SOON_S

@@ -1,4 +1,4 @@
-"""A command as a request at the operator's door: refused, asked for again, served by a terminal."""
+"""Slash commands as requests to the operator's socket: refused, repeated, without a gateway."""
 
 import json
 from collections.abc import AsyncIterator
@@ -8,9 +8,10 @@ import aiohttp
 import pytest
 
 from holdfast import plugins
-from holdfast.cli.client import connect
+from holdfast.cli.client.client import connect
 from holdfast.cli.exits import Exit
-from holdfast.lock import SOCKET
+from holdfast.commands.status import NO_ACTIVE_RUN
+from holdfast.host.lock import SOCKET
 from tests.behaviour.terminals import HERE, Door, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess
@@ -50,7 +51,7 @@ async def test_a_name_that_is_no_sessions_and_a_key_that_is_none_are_refused(doo
     assert (await door.give({"input": "/status"}, key="k" * 256))[0] == 400
 
 
-async def test_the_network_has_no_commands(it: GatewayProcess) -> None:
+async def test_slash_commands_are_not_available_over_the_network(it: GatewayProcess) -> None:
     status, _ = await it.post(f"/v1/operator/sessions/{HERE}/command", {"input": "/status"})
     assert status == 404
     assert (await it.get("/v1/operator/commands"))[0] == 404
@@ -121,7 +122,7 @@ async def test_without_a_gateway_the_terminal_serves_the_commands_itself(tmp_pat
     work.mkdir()
     async with connect(configured(tmp_path / "home"), ignored) as desk:
         assert len(await desk.commands()) == len(plugins.find_commands())
-        assert (await desk.command(HERE, "/status")).output.startswith("**Nothing is at work.**")
+        assert (await desk.command(HERE, "/status")).output.startswith(NO_ACTIVE_RUN)
         done = await desk.command(HERE, "/queue hello", workspace=str(work))
         names = [frame.event.event async for frame in desk.follow(str(done.run_id))]
         assert names[-1] == "run.completed"
@@ -135,14 +136,14 @@ async def test_commands_that_are_configured_wrongly_are_told_of_when_one_is_give
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "clashing_commands.py").write_text(
-        "from holdfast.commands.stop import COMMAND\nCOMMANDS = (COMMAND,)\n"
+        "from holdfast.commands.status import COMMANDS as ours\nCOMMANDS = ours[1:]\n"
     )
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.toml").write_text('plugins = ["clashing_commands"]\n')
     async with connect(configured(home), ignored) as desk:
         for ask in (desk.command(HERE, "/status"), desk.commands()):
-            with pytest.raises(Exit, match="brings a command /stop, which exists already"):
+            with pytest.raises(Exit, match="has a command /stop, which exists already"):
                 await ask
 
 

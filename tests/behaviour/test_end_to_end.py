@@ -1,4 +1,4 @@
-"""The one path, walked once from the public door: post, turn, tool, reply."""
+"""The main path, once, over HTTP: request, turn, tool call, reply."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The event stream: what is in it, and that nobody who comes back misses or repeats a thing."""
+"""The event stream: its content, and that a reconnecting reader misses and repeats nothing."""
 
 import socket
 import time
@@ -39,7 +39,7 @@ async def _eventful(it: GatewayProcess, model: ModelServer, tmp_path: Path) -> s
 
 
 @pytest.mark.promise("RUN-10", "RUN-20")
-async def test_a_stream_tells_the_whole_story_and_ends_with_one_last_word(
+async def test_a_stream_has_every_event_and_ends_with_one_final_event(
     it: GatewayProcess, model: ModelServer, tmp_path: Path
 ) -> None:
     run_id = await _eventful(it, model, tmp_path)
@@ -359,3 +359,10 @@ def _story(stream: Stream) -> list[str]:
     """The names, neighbours of one name once: how text is cut into deltas is not promised."""
     names = stream.names
     return [n for i, n in enumerate(names) if i == 0 or names[i - 1] != n]
+
+
+async def test_addresses_are_not_disarmed_in_the_api(it: GatewayProcess) -> None:
+    text = "see https://evil.example/?q=1 and evil.example"
+    run_id = await it.run(f"say:{text}")
+    assert (await it.events(run_id)).text == text
+    assert (await it.finished(run_id))["output"] == text

@@ -1,4 +1,4 @@
-"""Whoever takes over a home takes up what is followed there, and cuts nothing for it."""
+"""A process that takes over a home continues its runs and interrupts none."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.cli.client import Client, connect
-from holdfast.cli.wire import Submission
-from holdfast.config import load
+from holdfast.api.schema.runs import RunRequest
+from holdfast.cli.client.client import Client, connect
+from holdfast.config.load import load
 from tests.behaviour.desk import gated
 from tests.behaviour.terminals import at_work, ignored
 from tests.fakes.gateway import GatewayProcess
@@ -67,7 +67,7 @@ async def test_to_go_on_in_another_session_cuts_nothing_elsewhere(
         await owner.runs()
         reply, gate = gated("at work elsewhere")
         model.then(reply)
-        words = Submission("elsewhere", session_id="elsewhere", workspace=str(tmp_path))
+        words = RunRequest("elsewhere", session_id="elsewhere", workspace=str(tmp_path))
         busy = await other.submit(words)
         async with aclosing(other.follow(busy)) as frames:
             async for frame in frames:

@@ -84,7 +84,7 @@ async def test_a_refused_request_does_not_use_up_its_key(it: GatewayProcess) -> 
 
 
 @pytest.mark.promise("RUN-21")
-async def test_a_key_that_is_none_is_refused(it: GatewayProcess) -> None:
+async def test_an_invalid_key_is_refused(it: GatewayProcess) -> None:
     before = ledger.holdings(it.home)
     for key in ("", " ", "a b", "a" * 256, "é"):
         assert (await _post(it, key, {"input": "x"}))[0] == 400, key
@@ -117,7 +117,7 @@ async def test_a_key_is_remembered_for_a_day(it: GatewayProcess) -> None:
 @pytest.mark.promise("RUN-21")
 @pytest.mark.fault("F-04")
 @pytest.mark.parametrize("session", [None, "fresh", "cold", "warm"])
-async def test_twins_at_the_same_moment_make_one_run(
+async def test_concurrent_identical_requests_make_one_run(
     it: GatewayProcess, session: str | None
 ) -> None:
     if session in ("cold", "warm"):

@@ -1,4 +1,4 @@
-"""Pictures go with the words: from the door to the model, and through whatever comes between."""
+"""Pictures in requests: from the API to the model, through every fault in between."""
 
 import sqlite3
 from base64 import b64encode
@@ -9,7 +9,9 @@ import aiohttp
 import anyio
 import pytest
 
-from holdfast.lock import SOCKET
+from holdfast.core.images import NOT_AN_IMAGE, NOT_FETCHED
+from holdfast.host.lock import SOCKET
+from holdfast.models.offline import UNSEEN
 from tests.behaviour.wire import check_error
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess, Stream, files, gateway, read_events
@@ -173,20 +175,22 @@ async def _command(it: GatewayProcess, session: str, text: str) -> dict[str, Any
             return dict(await response.json())
 
 
-async def test_without_a_model_it_says_that_nobody_looked(tmp_path: Path) -> None:
+async def test_without_a_model_the_answer_says_that_the_picture_was_not_seen(
+    tmp_path: Path,
+) -> None:
     async with gateway(tmp_path) as it:
         ended = await it.finished(await _run(it, _text("what is this?"), _part(PNG)))
-        assert "not looked at" in ended["output"]
+        assert UNSEEN.strip() in ended["output"]
         ended = await it.finished(await _run(it, _text("ls"), _part(PNG)))
-        assert "not looked at" in ended["output"]
+        assert UNSEEN.strip() in ended["output"]
 
 
 @pytest.mark.promise("RUN-05")
-async def test_what_is_no_picture_is_refused_with_a_reason(
+async def test_a_file_that_is_no_picture_is_refused_with_a_reason(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     wrong: list[tuple[list[dict[str, Any]], str, str]] = [
-        (_said(_part(b"<svg/>", "image/svg+xml")), "invalid_image", "no PNG"),
+        (_said(_part(b"<svg/>", "image/svg+xml")), "invalid_image", NOT_AN_IMAGE),
         (_said(_part(PNG, "image/gif")), "invalid_image", "is image/png"),
         (_said({"type": "image_url"}), "invalid_image", "data:image/png"),
         (_said({"type": "image_url", "image_url": None}), "invalid_image", "data:image/png"),
@@ -195,10 +199,10 @@ async def test_what_is_no_picture_is_refused_with_a_reason(
         (
             _said({"type": "input_image", "image_url": "https://example.org/a.png"}),
             "not_supported_yet",
-            "fetching",
+            NOT_FETCHED,
         ),
         (_said({"type": "input_file", "text": "x"}), "not_supported_yet", "input_file"),
-        (_said(*[_part(PNG)] * 9), "too_many_images", "8 pictures"),
+        (_said(*[_part(PNG)] * 9), "too_many_images", "8 images"),
         (_said(_part(PNG + bytes(5 * MB))), "image_too_large", "5 MiB"),
         (_said(_part(PNG), role="assistant"), "invalid_request", "the user's"),
         (_said(_part(PNG), role="system") + _said(_text("x")), "invalid_request", "the user's"),
@@ -234,5 +238,5 @@ async def test_the_same_request_again_is_the_same_run(
 
 async def test_the_document_says_how_a_picture_is_sent(it: GatewayProcess) -> None:
     _, document = await it.get("/openapi.json")
-    part = document["components"]["schemas"]["Part"]["properties"]["image_url"]
+    part = document["components"]["schemas"]["ContentPart"]["properties"]["image_url"]
     assert "data: URL" in str(part)

@@ -1,4 +1,4 @@
-"""Sessions as people keep them: listed, named, forked, brought in from elsewhere, over HTTP."""
+"""Sessions over HTTP: list, rename, fork and import."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,8 +10,9 @@ import anyio
 import msgspec
 import pytest
 
-from holdfast.core.call import UNKNOWN_TEXT
-from holdfast.lock import SOCKET
+from holdfast.core.run.call import UNKNOWN_TEXT
+from holdfast.engine.runs.prompt import IMPORTED
+from holdfast.host.lock import SOCKET
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess, Stream, read_events
 from tests.fakes.model_server import ModelServer, Seen
@@ -131,7 +132,7 @@ async def test_a_session_that_is_not_there_is_not_found_and_not_made(it: Gateway
     assert await listed(it) == []
 
 
-async def test_a_session_is_called_what_people_call_it(it: GatewayProcess) -> None:
+async def test_a_session_can_be_renamed(it: GatewayProcess) -> None:
     await it.finished(await it.run("hello", session_id="a"))
     before = (await it.get("/api/sessions/a"))[1]
     status, named = await rename(it, "a", "  Ädas Plan ✓ ")
@@ -215,7 +216,7 @@ async def read_on(it: GatewayProcess, name: str, after: int, until: str) -> Stre
         return stream
 
 
-async def test_what_is_settled_and_the_events_after_it_tell_everything_once(
+async def test_transcript_and_following_events_contain_everything_once(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     await it.finished(await it.run("one", session_id="a"))
@@ -268,21 +269,24 @@ async def test_an_imported_session_goes_on_from_what_was_said_elsewhere(
     assert status == 201, made
     assert (made["title"], made["preview"]) == ("Long ago", "what is in here?")
     assert (made["created_at"], made["updated_at"]) == (1_600_000_000.5, 1_600_000_100.5)
+    assert made.pop("left_out") == 1, "the system message"
     assert await listed(it) == ["today", "old"]
     await it.kill()
     await it.start()
     assert (await it.get("/api/sessions/old"))[1] == made
-    assert (await messages(it, "old"))["data"] == TALK
+    assert (await messages(it, "old"))["data"] == TALK[1:]
     await it.finished(await it.run("and now?", session_id="old"))
     said = [(m["role"], m["content"]) for m in TALK[1:]]
     assert talk(model.requests[-1]) == [*said, ("user", "and now?")]
+    (told,) = (m["content"] for m in model.requests[-1].body["messages"] if m["role"] == "system")
+    assert IMPORTED in told and TALK[0]["content"] not in told
     assert await listed(it) == ["old", "today"]
     status, again = await bring_in(it, session_id="old", messages=[])
     assert (status, again["error"]["code"]) == (409, "session_exists")
     assert (await it.get("/api/sessions/old"))[1]["title"] == "Long ago"
 
 
-async def test_only_the_operator_s_own_door_takes_imports(it: GatewayProcess) -> None:
+async def test_only_the_operators_socket_accepts_imports(it: GatewayProcess) -> None:
     body = {"session_id": "old", "messages": []}
     assert (await it.post("/v1/operator/import", body))[0] == 404
     assert await listed(it) == []

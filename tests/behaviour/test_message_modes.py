@@ -1,4 +1,4 @@
-"""Words while a run of the session is at work: the mode says what they do to it."""
+"""New messages while a run of the session is active: the mode decides what they do."""
 
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ async def test_the_same_words_under_the_same_key_are_said_once_in_any_mode(
     assert _asked(model) == ["first", "this way"]
 
 
-async def test_a_mode_nobody_knows_is_refused(it: GatewayProcess) -> None:
+async def test_an_unknown_mode_is_refused(it: GatewayProcess) -> None:
     status, body = await it.post("/v1/runs", {"input": "x", "mode": "shout"})
     assert (status, body["error"]["param"]) == (400, "mode")
 

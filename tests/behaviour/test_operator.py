@@ -1,4 +1,4 @@
-"""The operator's own door beside chats: everybody's runs, and a restart that would not come back."""
+"""The operator's socket: runs of all users, and a restart that is refused."""
 
 import json
 import secrets
@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from holdfast.host.lock import SOCKET
 from holdfast.journal import audit
-from holdfast.lock import SOCKET
 from tests.behaviour.chats import GUEST, OWNER, bot
 from tests.behaviour.hands import command
 from tests.cli import Place
@@ -33,7 +33,7 @@ async def ask_to_restart(it: GatewayProcess) -> tuple[int, str]:
 
 
 @pytest.mark.promise("STOP-08")
-async def test_nothing_is_restarted_that_would_not_come_back(
+async def test_a_restart_is_refused_if_the_gateway_would_not_come_back(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with bot(tmp_path, model.base_url) as both:
@@ -41,7 +41,7 @@ async def test_nothing_is_restarted_that_would_not_come_back(
         file.write_text(file.read_text() + "\n[gateway]\nprot = 1\n")
         both.telegram.say(chat, "/restart")
         refused = await both.hears(chat, "Not restarted")
-        assert "unknown key gateway.prot" in refused["text"]
+        assert "did you mean port" in refused["text"]
         status, words = await ask_to_restart(both.gateway)
         assert status == 409
         assert "unknown key gateway.prot" in words

@@ -1,4 +1,4 @@
-"""What the server says about itself, and that it is true."""
+"""Health, models, capabilities and the OpenAPI document."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ async def test_detailed_health_counts_what_is_going_on(it: GatewayProcess) -> No
     await it.run("waits", session_id="s")
     status, body = await it.get("/health/detailed")
     assert (status, body["status"]) == (200, "ok")
-    assert body["checks"] == {"process": "ready", "journal": "ok"}
+    assert body["checks"] == {"process": "ready", "journal": "ok", "audit": "ok"}
     assert body["runs"] == {"running": 1, "queued": 1, "waiting": 0}
     assert body["model"] == "openai/fake"
     assert body["loop_lag_ms"] >= 0 and body["uptime_s"] >= 0

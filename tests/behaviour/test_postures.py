@@ -1,4 +1,4 @@
-"""Where the sandbox is weaker, or none: everything still works, and says so; nothing is claimed."""
+"""With a weaker sandbox, or none, everything works and the weakness is reported."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -8,7 +8,9 @@ import aiohttp
 import anyio
 import pytest
 
+from holdfast.tools.sandbox import bwrap
 from tests.behaviour.hands import approve, audit, command, does, output
+from tests.bwrap import hide_package
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import ModelServer
 
@@ -33,7 +35,9 @@ def without_bwrap(tmp_path: Path) -> str:
 async def it(
     tmp_path: Path, model: ModelServer, without_bwrap: str
 ) -> AsyncIterator[GatewayProcess]:
-    async with gateway(tmp_path, model.base_url, PATH=without_bwrap) as process:
+    async with gateway(
+        tmp_path, model.base_url, PATH=without_bwrap, PYTHONPATH=hide_package(tmp_path)
+    ) as process:
         yield process
 
 
@@ -46,7 +50,7 @@ async def test_without_bubblewrap_commands_run_at_what_is_left_and_say_so(
     assert level == "L1"
     _, health = await it.get("/health/detailed")
     assert health["sandbox"]["level"] == "L1"
-    assert "bubblewrap is not installed" in health["sandbox"]["note"]
+    assert bwrap.MISSING in health["sandbox"]["note"]
     asking = await it.run(command("touch made"))
     question = await approve(it, asking)
     assert "Sandbox: L1" in question["description"]
@@ -64,7 +68,7 @@ async def test_a_weaker_sandbox_than_before_pauses_work_until_the_operator_accep
     async with gateway(tmp_path, model.base_url) as it:
         await output(it, await it.run(command("echo strong")))
         await it.stop()
-        it.environment["PATH"] = without_bwrap
+        it.environment |= {"PATH": without_bwrap, "PYTHONPATH": hide_package(tmp_path)}
         await it.start()
         run_id = await it.run(command("echo weak"))
         with anyio.fail_after(20):

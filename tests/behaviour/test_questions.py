@@ -6,6 +6,7 @@ import anyio
 import msgspec
 import pytest
 
+from holdfast.tools.ask import NO_USER
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import ModelServer
 
@@ -77,7 +78,7 @@ async def test_an_answer_that_names_its_question_answers_no_other(it: GatewayPro
     assert (await it.finished(run_id))["output"] == "the tool said: two"
 
 
-async def test_an_answer_whose_answer_was_lost_is_given_once_however_often_it_comes(
+async def test_a_repeated_answer_counts_once(
     it: GatewayProcess,
 ) -> None:
     run_id = await it.run(_ask("First?") + "\n" + _ask("Second?"))
@@ -106,10 +107,10 @@ async def test_an_answer_whose_answer_was_lost_is_given_once_however_often_it_co
     assert statuses[-1] == 200, "whatever has become of the run"
 
 
-async def test_where_nobody_can_be_asked_the_model_is_told_to_decide(it: GatewayProcess) -> None:
+async def test_if_no_user_can_answer_the_model_is_told_to_decide(it: GatewayProcess) -> None:
     run_id = await it.run(_ask("Which colour?"), answerable=False)
     done = await it.finished(run_id)
-    assert "Nobody can be asked here: decide yourself" in done["output"]
+    assert NO_USER in done["output"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ async def test_where_nobody_can_be_asked_the_model_is_told_to_decide(it: Gateway
     ],
     ids=["no question", "too many options", "too long an option"],
 )
-async def test_what_cannot_be_asked_like_that_is_told_to_the_model(
+async def test_invalid_questions_are_refused_with_a_message_to_the_model(
     it: GatewayProcess, asked: dict[str, object]
 ) -> None:
     run_id = await it.run(f"tool:ask {msgspec.json.encode(asked).decode()}")
@@ -158,7 +159,7 @@ async def test_a_run_that_is_stopped_waits_for_no_answer(it: GatewayProcess) -> 
     assert (code, refused["error"]["code"]) == (409, "run_not_accepting_steer")
 
 
-async def test_a_run_that_waits_for_an_answer_holds_no_place(
+async def test_a_run_that_waits_for_an_answer_occupies_no_slot(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with gateway(tmp_path, model.base_url, "[limits]\nrunning = 1\n") as it:

@@ -1,4 +1,4 @@
-"""Load: how many run, how many wait, and who is told to come back later."""
+"""Load: the number of active and waiting runs, and requests that are refused."""
 
 import signal
 from pathlib import Path
@@ -27,7 +27,7 @@ async def _statuses(it: GatewayProcess, runs: list[str]) -> list[str]:
 
 
 @pytest.mark.promise("RUN-23", "RUN-19")
-async def test_more_runs_than_places_wait_and_more_than_the_queue_takes_are_refused(
+async def test_runs_beyond_the_slots_wait_and_beyond_the_queue_are_refused(
     model: ModelServer, tmp_path: Path
 ) -> None:
     limits = "[limits]\nrunning = 2\nqueued = 3\n"
@@ -63,7 +63,7 @@ async def test_more_runs_than_places_wait_and_more_than_the_queue_takes_are_refu
 
 
 @pytest.mark.promise("RUN-23")
-async def test_one_busy_session_takes_one_place_only(model: ModelServer, tmp_path: Path) -> None:
+async def test_one_busy_session_occupies_only_one_slot(model: ModelServer, tmp_path: Path) -> None:
     async with gateway(tmp_path, model.base_url, config="[limits]\nrunning = 2\n") as it:
         (gate,) = _gated(model, 1)
         crowd = [await it.run(f"crowd {n}", session_id="crowd") for n in range(5)]
@@ -133,3 +133,33 @@ async def test_while_draining_nothing_new_is_taken_but_what_was_taken_is_answere
             reading.start_soon(follow)
             gate.set()
         assert await it.ended() == 0
+
+
+def _resident_mb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) >> 10
+
+
+@pytest.mark.promise("API-04")
+async def test_big_inputs_that_wait_hold_no_memory_and_are_bounded_by_bytes(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    config = "[limits]\nrunning = 1\nqueued_mb = 24\n"
+    async with gateway(tmp_path, model.base_url, config) as it:
+        blocking = await it.run("tool:hang {}")
+        await it.events(blocking, until="tool.started")
+        for _ in range(12):  # else the model would say all of it again
+            model.then(says.say("done"))
+        before = _resident_mb(it.pid)
+        big = "x" * (2 << 20)
+        waiting = [await it.run(big) for _ in range(12)]
+        async with it.http.post(f"{it.url}/v1/runs", json={"input": big}) as refused:
+            answer = await refused.json()
+            assert (refused.status, answer["error"]["code"]) == (429, "queue_full")
+            assert int(refused.headers["Retry-After"]) > 0
+        assert _resident_mb(it.pid) - before < 14, "12 inputs of 2 MB wait"
+        assert (await it.status(waiting[0]))["status"] == "queued"
+        await it.post(f"/v1/runs/{blocking}/stop")
+        for run_id in waiting:
+            assert (await it.finished(run_id))["output"] == "done"
+        assert (await it.finished(await it.run("say:room again")))["output"] == "room again"

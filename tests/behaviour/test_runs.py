@@ -1,4 +1,4 @@
-"""A run from its 202 to its last word, as a client of the runs API sees it."""
+"""A run from its 202 to its last event, as a client of the runs API sees it."""
 
 import re
 from pathlib import Path
@@ -80,9 +80,7 @@ async def test_a_finished_run_reads_the_same_after_a_restart(it: GatewayProcess)
 
 
 @pytest.mark.promise("RUN-19")
-async def test_every_status_a_run_goes_through_has_its_word(
-    it: GatewayProcess, model: ModelServer
-) -> None:
+async def test_every_status_of_a_run_is_visible(it: GatewayProcess, model: ModelServer) -> None:
     gate = anyio.Event()
     model.then(says.stream(says.token("a"), says.Wait(gate), says.finish(), says.DONE))
     first = await it.run("first", session_id="s")
@@ -180,7 +178,7 @@ async def test_messages_instructions_and_history_reach_the_model_in_order(
             {"role": "assistant", "content": "second"},
         ],
         metadata={"ticket": "17"},
-        model="some/other-model",
+        model="openai/fake",
         a_field_nobody_knows={"x": [1]},
     )
     assert (await it.finished(run_id))["output"] == "fourth"
@@ -189,6 +187,22 @@ async def test_messages_instructions_and_history_reach_the_model_in_order(
     assert [m["content"] for m in rest] == ["first", "second", "third", "say:fourth"]
     assert model.requests[0].body["model"] == "fake"
     assert (await it.status(run_id))["model"] == "openai/fake", "it must say which was used"
+
+
+@pytest.mark.promise("API-01", "RUN-05")
+async def test_a_model_that_is_not_served_is_refused_and_the_answer_names_the_one_that_is(
+    it: GatewayProcess,
+) -> None:
+    for name in ("some/other-model", "fake", "openai/fake "):
+        for session in ({}, {"session_id": "s"}):
+            status, body = await it.post("/v1/runs", {"input": "x", "model": name, **session})
+            assert (status, body["error"]["code"]) == (400, "model_not_served")
+            assert body["error"]["param"] == "model" and "openai/fake" in body["error"]["message"]
+    assert (await it.get("/v1/runs"))[1]["data"] == []
+    assert (await it.get("/api/sessions/s"))[0] == 404
+    for served in (None, "openai/fake"):
+        run_id = await it.run("say:yes", session_id="s", model=served)
+        assert (await it.finished(run_id))["model"] == "openai/fake"
 
 
 def _text(text: str) -> dict[str, str]:
@@ -234,7 +248,7 @@ async def test_a_filter_by_status_fills_its_page_from_further_back(it: GatewayPr
     assert _ids(await _list(it, "?status=running&limit=10")) == busy[::-1]
 
 
-async def test_a_page_that_cannot_be_is_refused(it: GatewayProcess) -> None:
+async def test_an_invalid_page_is_refused(it: GatewayProcess) -> None:
     wrong = ["limit=0", "limit=101", "limit=-1", "limit=", "limit=x", "limit=1.5", "limit=%00"]
     wrong += ["limit=000000001" + "9" * n for n in (1, 20, 3000)]
     wrong += ["status=done", "status=", "session_id=", "session_id=..%2Fx", "session_id=%ff"]

@@ -1,4 +1,4 @@
-"""Sessions are found by what was said in them, at the operator's own door, whatever was killed."""
+"""Full text search in sessions at the operator's socket, also after kills."""
 
 import stat
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ import aiohttp
 import anyio
 import pytest
 
-from holdfast.lock import SOCKET
+from holdfast.host.lock import SOCKET
 from tests.behaviour.test_library import bring_in, rename
 from tests.fakes.gateway import GatewayProcess
 from tests.fakes.model_server import DONE, ModelServer, Wait, finish, stream, token
@@ -91,7 +91,7 @@ async def test_words_are_found_while_their_run_is_at_work(
     assert await found(it, "halfway") == ["s"]
 
 
-async def test_the_network_has_no_such_door(it: GatewayProcess) -> None:
+async def test_search_is_not_available_over_the_network(it: GatewayProcess) -> None:
     status, body = await it.get("/v1/operator/search?q=anything")
     assert (status, body["error"]["code"]) == (404, "not_found")
 
@@ -114,7 +114,7 @@ async def test_a_question_that_makes_no_sense_is_refused(
     assert (status, body["error"]["param"]) == (400, param)
 
 
-async def test_no_question_is_an_error_whatever_is_in_it(it: GatewayProcess) -> None:
+async def test_no_query_causes_a_server_error(it: GatewayProcess) -> None:
     await it.finished(await it.run("do this AND that", session_id="s"))
     for words in ('"', "* OR (", "NEAR(a b)", "🎉", "text:this", "%00", "'", "\x00"):
         assert await found(it, words) == []

@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.fakes.gateway import KEY, GatewayProcess, files, gateway
+from tests.behaviour.hands import command, does, process, told_late
+from tests.fakes.gateway import KEY, GatewayProcess, Stream, files, gateway, read_events
 from tests.fakes.model_server import (
     DONE,
     Abort,
@@ -42,7 +43,7 @@ def forms(secret: str) -> Iterator[str]:
     """Every form, whole; of base64, what does not depend on what stands before and behind."""
     raw = secret.encode()
     yield from (secret, json.dumps(secret)[1:-1], json.dumps(json.dumps(secret))[3:-3])
-    yield from (raw.hex(), raw.hex().upper())
+    yield from (raw.hex(), raw.hex().upper(), raw.hex(" "), raw.hex(":").upper())
     yield from (quote(secret, safe=""), quote(secret), "".join(f"%{b:02X}" for b in raw))
     for before in (b"", b"a", b"ab"):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -63,6 +64,10 @@ def printed(secret: str) -> str:
     words = [secret, raw.hex(), raw.hex().upper(), quote(secret), quote(secret, safe="")]
     words += [base64.b64encode(b + raw).decode() for b in (b"", b"x", b"user:", b"Bearer ")]
     words += [base64.urlsafe_b64encode(raw).decode(), json.dumps({"key": secret})]
+    words += [raw.hex(" "), raw.hex(":").upper(), ", ".join(f"0x{b:02x}" for b in raw)]
+    words += ["".join(f"%{b:02{'xX'[n % 2]}}" for n, b in enumerate(raw))]
+    words += [base64.encodebytes(b"x" * before + raw).decode() for before in range(45, 57)]
+    words += [json.dumps(base64.encodebytes(b"x" * 55 + raw).decode())]
     return "found " + "; ".join(words) + " there"
 
 
@@ -96,7 +101,8 @@ class Stage:
     def _files(self) -> Iterator[tuple[str, bytes]]:
         mine = {"config.toml", "api_key"}  # where secrets are kept on purpose
         for path, data in files(self.it.home):
-            if path.name not in mine:
+            spool = path.name == "output" and path.parent.parent.name == "calls"
+            if path.name not in mine and not spool:
                 yield path.name, data.strip(b"\0")  # the ballast is empty
 
     def _search(self, places: Iterable[tuple[str, bytes]]) -> None:
@@ -117,6 +123,7 @@ async def stage(
     given = CANARY if request.param == "environment" else CONFIGURED
     config = f'[openai]\napi_key = "{given}"\n' if given is CONFIGURED else ""
     environ = {"OPENAI_API_KEY": "" if config else given}
+    config += f'[gateway]\nworkspace_roots = ["{tmp_path}"]\n'
     async with gateway(tmp_path, model.base_url, config, **environ) as it:
         yield Stage(it, model, (given, KEY), {})
 
@@ -214,7 +221,56 @@ async def test_a_person_who_pastes_a_secret_has_it_kept_nowhere(stage: Stage) ->
     await stage.look()
 
 
-async def test_nothing_comes_to_light_in_a_restart(stage: Stage, tmp_path: Path) -> None:
+async def test_a_process_in_the_background_that_tells_a_secret_has_not_told_it(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """What it wrote stays as it is in one place only: its spool, for the owner's eyes."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "leak").write_text("\n".join(map(printed, stage.secrets)) + "\nready\n")
+    text = command("cat leak; sleep 60", background=True, watch_patterns=["ready", "found"])
+    begun = await does(stage.it, text, session_id="s", workspace=str(work), late="events")
+    name = begun["process_id"]
+    told = [await told_late(stage.it, "s", "wrote lines")]
+    for action in ("poll", "log"):
+        told.append(
+            json.dumps(await does(stage.it, process(action, process_id=name), session_id="s"))
+        )
+    told.append(json.dumps(await does(stage.it, process("kill", process_id=name), session_id="s")))
+    assert all("[redacted]" in text for text in told[:3])
+    stage.told["process"] = "\n".join(told).encode()
+    url = f"{stage.it.url}/api/sessions/s/events"
+    async with stage.it.http.get(url) as response:
+        stream = Stream(200)
+        await read_events(response, stream, until="process.ended")
+    stage.told["session's events"] = stream.raw
+    for spool in stage.it.home.glob("calls/*/output"):
+        assert spool.stat().st_mode & 0o077 == 0
+    await stage.look()
+    await stage.it.kill()
+    await stage.it.start()
+    await stage.look()
+
+
+async def test_a_directory_that_is_named_like_a_key_is_recorded_nowhere(
+    stage: Stage, tmp_path: Path
+) -> None:
+    secret = CONFIGURED if stage.secrets[0] == CONFIGURED else KEY  # one that may be a name
+    work = tmp_path / "work"
+    (work / secret).mkdir(parents=True)
+    (work / "link").symlink_to(secret)
+    body = {"input": "hi", "session_id": "s", "workspace": str(work / "link")}
+    status, refused = await stage.it.post("/v1/runs", body)
+    assert (status, refused["error"]["code"]) == (400, "workspace_not_allowed")
+    told = await does(stage.it, command("cd link; pwd"), session_id="s", workspace=str(work))
+    assert "cwd" not in told
+    again = await does(stage.it, command("pwd"), session_id="s")
+    assert again["output"].strip() == str(work)
+    stage.told["cd"] = json.dumps([told, again]).encode()
+    await stage.look()
+
+
+async def test_a_restart_reveals_no_secret(stage: Stage, tmp_path: Path) -> None:
     leak = tmp_path / "leak"
     leak.write_text(" ".join(map(printed, stage.secrets)))
     asked = json.dumps({"path": str(leak), "how": "raise"})

@@ -1,4 +1,4 @@
-"""Who may come in: the walk along every route with what must not be let through."""
+"""Authentication and origin checks on every route."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tests.fakes.model_server import ModelServer
 
 pytestmark = pytest.mark.anyio
 
-OPEN = {"/health", "/v1/health"}
+OPEN = {"/health", "/health/ready", "/v1/health"}
 FRIEND = "https://app.example.org"
 UNKNOWN_RUN = "run_" + "0" * 32
 BODIES = {

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: which run belongs to which, and what the model remembers."""
+"""Sessions over HTTP: which runs belong together, and what the model remembers."""
 
 from pathlib import Path
 
@@ -146,7 +146,7 @@ async def test_a_session_nobody_has_used_is_not_found_and_not_made(it: GatewayPr
         assert status == 400 and body["error"]["param"] == "session_id"
 
 
-async def test_a_workspace_is_allowed_below_the_roots_only_and_never_a_surprise(
+async def test_a_workspace_must_be_below_an_allowed_root(
     model: ModelServer, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"

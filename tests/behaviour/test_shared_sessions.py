@@ -1,4 +1,4 @@
-"""One session in a chat and at the terminal: the operator goes on in it, and nobody else does."""
+"""One session in a chat and at the terminal: only the operator can continue it."""
 
 import json
 import secrets
@@ -9,16 +9,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.client import Client, connect
-from holdfast.cli.exits import Exit
-from holdfast.cli.wire import Frame, NotFound, Submission
+from holdfast.api.schema.runs import RunRequest
+from holdfast.cli.client.client import Client, connect
+from holdfast.cli.client.frames import Frame
+from holdfast.cli.client.refusals import NotFound
+from holdfast.cli.exits import Code, Exit
+from holdfast.commands.approvals import NOTHING_WAITS
+from holdfast.commands.status import NO_ACTIVE_RUN
+from holdfast.core.inbox import Mode
 from tests.behaviour.chats import GUEST, OWNER, Bot, bot
 from tests.behaviour.hands import command
 from tests.behaviour.terminals import configured, ignored
 from tests.cli import Place
+from tests.fakes import forks
+from tests.fakes.emulator import screen
 from tests.fakes.gateway import ROOT
 from tests.fakes.model_server import ModelServer
-from tests.fakes.screen import screen
 from tests.fakes.telegram import Chat
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +64,7 @@ async def ended(client: Client, run_id: str) -> str:
 
 async def say(client: Client, text: str, mode: str = "interrupt") -> str:
     """Words of the operator in the same session; the run that reads them."""
-    return await client.submit(Submission(text, session_id=HERE, mode=mode))
+    return await client.submit(RunRequest(text, session_id=HERE, mode=Mode(mode)))
 
 
 async def until(client: Client, run_id: str, name: str) -> Frame:
@@ -94,7 +100,7 @@ async def test_a_session_goes_on_in_the_chat_and_at_the_terminal(
         "echo: at the terminal",
         "and in the chat",
     ]
-    said = [m.text for m in (await client.history(HERE)).messages]
+    said = [m.text for m in (await client.history(HERE)).data]
     assert said == [*read_by(model), "echo: and in the chat"]
     assert not any("at the terminal" in text for text in both.said(guests(both)))
     (session,) = await client.list_sessions()
@@ -143,7 +149,7 @@ async def test_what_a_run_of_the_terminal_asks_is_the_operators_to_answer(
     (asked,) = await client.approvals()
     assert "always" not in asked.choices, "it is not the operator's own session"
     both.telegram.say(chat, f"/approve {asked.request_id}")
-    await both.hears(chat, "Nothing waits for an approval.")
+    await both.hears(chat, NOTHING_WAITS)
     both.telegram.say(chat, "/stop")
     await both.hears(chat, "nothing here that you may stop")
     both.telegram.say(chat, "say:I can wait")
@@ -163,7 +169,7 @@ async def test_what_is_asked_at_the_terminal_is_not_answered_by_words_in_the_cha
     await both.hears(chat, "echo: hello")
     admins, session = client.for_owner(f"telegram:{OWNER}"), f"agent:main:telegram:dm:{OWNER}"
     text = f"tool:ask {json.dumps({'question': 'Which?'})}"
-    run_id = await admins.submit(Submission(text, session_id=session))
+    run_id = await admins.submit(RunRequest(text, session_id=session))
     await until(admins, run_id, "question.asked")
     both.telegram.say(chat, "say:something else")
     await both.hears(chat, "something else")
@@ -194,7 +200,7 @@ async def test_the_network_knows_nothing_of_anybodys_sessions(both: Bot, client:
     ):
         status, answer = await gateway.post(path, body, whose)
         assert (status, answer["error"]["code"]) == (403, "admin_only")
-    assert len((await client.history(HERE)).messages) == 2
+    assert len((await client.history(HERE)).data) == 2
     status, _ = await gateway.post("/v1/runs", {"input": "mine", "session_id": HERE})
     assert status == 202, "a session of the same name is the caller's own"
     listed = await client.for_owner("").list_sessions()
@@ -203,11 +209,11 @@ async def test_the_network_knows_nothing_of_anybodys_sessions(both: Bot, client:
 
 async def test_nobody_begins_a_session_for_somebody_else(both: Bot, client: Client) -> None:
     await speak(both, "hello", "echo: hello")
-    for session_id in ("ses_new", ""):
+    for session_id in ("ses_new", None):
         with pytest.raises(NotFound, match=f"no such session of {THEIRS}"):
-            await client.submit(Submission("hi", session_id=session_id))
+            await client.submit(RunRequest("hi", session_id=session_id))
     with pytest.raises(Exit, match="is no owner's name"):
-        await client.for_owner("no one").submit(Submission("hi", session_id=HERE))
+        await client.for_owner("no one").submit(RunRequest("hi", session_id=HERE))
     assert len(await client.for_owner("").list_sessions()) == 1
 
 
@@ -216,17 +222,17 @@ async def test_commands_are_about_the_session_and_what_is_begun_anew_is_ones_own
 ) -> None:
     await speak(both, "one", "echo: one")
     await speak(both, "two", "echo: two")
-    assert "Nothing is at work" in (await client.command(HERE, "/status")).output
+    assert NO_ACTIVE_RUN in (await client.command(HERE, "/status")).output
     assert (await client.command(HERE, "/undo")).undone == "two"
     retried = await client.command(HERE, "/retry")
-    assert (retried.session_id, retried.owner) == (HERE, THEIRS)
+    assert (retried.session_id, retried.session_owner) == (HERE, THEIRS)
     assert await ended(client, str(retried.run_id)) == "run.completed"
     assert read_by(model) == ["one"]
     both.telegram.say(guests(both), "tool:hang {}")
     await both.hears(guests(both), "Working:")
     (busy, *_) = await client.runs(HERE)
     afresh = await client.command(HERE, "/new")
-    assert (afresh.session_id.startswith("ses_"), afresh.owner) == (True, "")
+    assert (afresh.session_id.startswith("ses_"), afresh.session_owner) == (True, "")
     assert not (await client.status(busy.run_id)).ended, "it works for somebody else"
     assert (await client.command(HERE, "/stop")).output == "Stopped: 1 run."
     fork = await client.fork(HERE, "Mine")
@@ -288,3 +294,17 @@ async def test_at_the_terminal_it_is_chosen_and_gone_on_with(
     assert read_by(model)[-3:] == ["at the desk", "echo: at the desk", "and in the chat"]
     await both.hears(guests(both), "echo: and in the chat")
     assert not any("at the desk" in text for text in both.said(guests(both)))
+
+
+async def test_the_name_of_a_chats_session_begins_no_other_one_at_the_terminal(
+    both: Bot, client: Client, tmp_path: Path
+) -> None:
+    await speak(both, "hello", "echo: hello")
+    work = tmp_path / "work"
+    work.mkdir()
+    words = ("run", "hi", "--session", HERE)
+    said = await forks.run(words, env=both.gateway.environment, cwd=work)
+    assert (said.returncode, said.stdout) == (Code.USAGE, b"")
+    assert THEIRS.encode() in said.stderr and f"holdfast --resume {HERE}".encode() in said.stderr
+    listed = await client.for_owner("").list_sessions()
+    assert [(one.session_id, one.owner) for one in listed] == [(HERE, THEIRS)]

@@ -1,4 +1,4 @@
-"""Steering: guidance for a run that is under way. What was accepted is read."""
+"""Steering: guidance for an active run. Accepted guidance is always read."""
 
 import anyio
 import anyio.lowlevel

@@ -1,4 +1,4 @@
-"""Stop: acknowledged at once, obeyed soon, whatever the run is doing; and only by that run."""
+"""Stop: acknowledged at once, obeyed soon, and only by the run that was meant."""
 
 import time
 from collections.abc import Callable
@@ -141,7 +141,7 @@ async def test_a_run_that_waits_behind_another_is_cancelled_at_once(
 
 
 @pytest.mark.promise("RUN-14")
-async def test_a_run_that_waits_for_a_place_is_cancelled_at_once(
+async def test_a_run_that_waits_for_a_slot_is_cancelled_at_once(
     model: ModelServer, tmp_path: Path
 ) -> None:
     async with gateway(tmp_path, model.base_url, config="[limits]\nrunning = 1\n") as it:

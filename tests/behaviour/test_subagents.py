@@ -1,4 +1,4 @@
-"""Tasks for other runs: waited for without a place, and told of wherever that was promised."""
+"""Delegated tasks: waiting occupies no slot, and results arrive where they were promised."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.core.session.delegation import TOO_DEEP
+from holdfast.tools.ask import CHILD_RUN
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import ModelServer
 
@@ -63,7 +65,7 @@ async def test_over_http_the_background_is_waited_for_and_the_result_says_so(
 
 
 @pytest.mark.promise("LATE-07", "LATE-08")
-async def test_a_request_that_hears_late_things_gets_a_handle_that_resolves_after_a_kill(
+async def test_a_background_task_reports_its_result_even_after_a_kill(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with gateway(tmp_path, model.base_url) as it:
@@ -83,7 +85,8 @@ async def test_a_request_that_hears_late_things_gets_a_handle_that_resolves_afte
         code, said = await it.get("/api/sessions/mine/messages")
         words = [m["content"] for m in said["data"] if m["role"] == "user"]
         assert code == 200 and len(words) == 2
-        assert words[1].startswith(f"[Task {child} has ended: cancelled]\nThe task was stopped")
+        assert words[1].startswith(f"[Task {child} has ended: cancelled]\n[material ")
+        assert "\nThe task was stopped" in words[1]
         await it.kill()
         await it.start()
         _, again = await it.get("/api/sessions/mine/messages")
@@ -104,7 +107,7 @@ async def _two_runs(it: GatewayProcess) -> tuple[str, str]:
     raise AssertionError(begun)
 
 
-async def test_with_one_place_a_run_its_task_and_the_task_of_that_still_finish(
+async def test_with_one_slot_a_run_and_its_nested_tasks_still_finish(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with gateway(tmp_path, model.base_url, "[limits]\nrunning = 1\n") as it:
@@ -115,7 +118,7 @@ async def test_with_one_place_a_run_its_task_and_the_task_of_that_still_finish(
 
 async def test_a_task_that_was_delegated_twice_is_not_delegated_again(it: GatewayProcess) -> None:
     run_id = await it.run(_task(_task(_task("say:too deep"))))
-    assert "do this one yourself" in (await it.finished(run_id))["output"]
+    assert TOO_DEEP in (await it.finished(run_id))["output"]
 
 
 @pytest.mark.promise("RUN-14")
@@ -144,7 +147,7 @@ async def test_a_task_asks_for_approval_as_its_parent_would_and_may_not_ask_the_
     await it.post(f"/v1/approvals/{asked['request_id']}", {"choice": "once"})
     assert (await it.finished(run_id))["output"] == "the tool said: the tool said: bumped x"
     question = await it.run(_task('tool:ask {"question": "Which?"}'))
-    assert "cannot ask the user" in (await it.finished(question))["output"]
+    assert CHILD_RUN in (await it.finished(question))["output"]
 
 
 async def test_a_task_works_in_the_workspace_of_its_parent(it: GatewayProcess) -> None:

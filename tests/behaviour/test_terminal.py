@@ -1,4 +1,4 @@
-"""Commands through the public door: confined, asked for, followed live, stopped whole."""
+"""Commands over HTTP: confined, approved, followed live, and stopped with all their children."""
 
 import json
 import os
@@ -9,6 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.core.approval.approval import CANNOT_BE_GIVEN
+from holdfast.core.material import NOTE
 from tests.behaviour.figures import note
 from tests.behaviour.hands import (
     approve,
@@ -47,7 +49,7 @@ async def test_a_harmless_command_runs_unasked_and_is_audited(it: GatewayProcess
     assert (entry["kind"], entry["result"], entry["posture"]) == ("call.allowed", "harmless", "L2")
 
 
-async def test_the_posture_is_told_in_health_and_in_every_prompt(it: GatewayProcess) -> None:
+async def test_the_sandbox_level_is_in_health_and_in_every_prompt(it: GatewayProcess) -> None:
     run_id = await it.run(command("make all"))
     question = await asked(it, run_id)
     assert "Sandbox: L2" in question["description"]
@@ -117,7 +119,7 @@ async def test_where_nobody_can_answer_the_command_is_denied_and_the_model_told(
 ) -> None:
     run_id = await it.run(command("make all"), answerable=False)
     done = await it.finished(run_id)
-    assert "nobody can give one here" in done["output"]
+    assert CANNOT_BE_GIVEN in done["output"]
     stream = await it.events(run_id)
     assert "approval.request" not in stream.names
     assert not started(stream)
@@ -306,7 +308,7 @@ async def test_over_http_a_background_process_runs_and_says_that_nobody_will_be_
     assert "finished" in waited["output"]
 
 
-@pytest.mark.promise("LATE-05", "LATE-08")
+@pytest.mark.promise("LATE-05", "LATE-08", "MAT-12")
 async def test_who_asks_for_late_events_hears_of_the_end_on_the_sessions_stream(
     it: GatewayProcess,
 ) -> None:
@@ -322,7 +324,10 @@ async def test_who_asks_for_late_events_hears_of_the_end_on_the_sessions_stream(
     ended = next(f.data for f in stream.frames if f.event == "process.ended")
     assert (ended["process_id"], ended["exit_code"]) == (told["process_id"], 0)
     assert "done it" in ended["output"]
-    assert told["process_id"] in await told_late(it, "s", "has ended: exit code 0")
+    words = await told_late(it, "s", "has ended: exit code 0")
+    head, _, material = words.partition("\n")
+    assert told["process_id"] in head and "done it" not in head
+    assert material.startswith("[material ") and NOTE in material and "done it" in material
 
 
 @pytest.mark.promise("LATE-05", "STOP-06")
@@ -331,7 +336,7 @@ async def test_a_background_process_dies_with_the_gateway_and_that_is_told(
     it: GatewayProcess, model: ModelServer, how: str
 ) -> None:
     token = secrets.token_hex(8)
-    text = command(f": {token}; sleep 1000", background=True, notify_on_complete=True)
+    text = command(f"sleep 1000; : {token}", background=True, notify_on_complete=True)
     told = await does(it, text, session_id="s", late="events")
     await running(token)
     if how == "kill":
@@ -457,7 +462,7 @@ async def test_what_is_written_to_a_process_is_in_the_audit(it: GatewayProcess) 
 @pytest.mark.promise("RUN-14")
 async def test_a_stopped_run_takes_its_background_processes_with_it(it: GatewayProcess) -> None:
     token = secrets.token_hex(8)
-    begin = command(f": {token}; sleep 1000", background=True, notify_on_complete=True)
+    begin = command(f"sleep 1000; : {token}", background=True, notify_on_complete=True)
     run_id = await it.run(f"{begin}\ntool:hang {{}}", session_id="s", late="events")
     await approve(it, run_id)
     await running(token)
@@ -481,7 +486,7 @@ async def test_commands_have_the_users_umask_and_default_signals(it: GatewayProc
 
 
 @pytest.mark.promise("RUN-20")
-async def test_the_last_words_of_a_command_are_shown_too(it: GatewayProcess) -> None:
+async def test_the_last_output_of_a_command_is_shown_too(it: GatewayProcess) -> None:
     run_id = await it.run(command("echo one; sleep 0.3; echo last"))
     stream = await it.events(run_id)
     said = "".join(f.data["delta"] for f in stream.frames if f.event == "tool.progress")

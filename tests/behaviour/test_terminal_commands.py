@@ -1,4 +1,4 @@
-"""Slash commands at the operator's door: those of the chats, for the session a terminal sits in."""
+"""Slash commands at the operator's socket: the same as in chats, for a terminal's session."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,9 +7,11 @@ import anyio
 import pytest
 
 from holdfast import plugins
-from holdfast.cli.client import Client, connect
-from holdfast.cli.wire import Submission
-from holdfast.config import LAUNCHD_LABEL
+from holdfast.api.schema.runs import RunRequest
+from holdfast.cli.client.client import Client, connect
+from holdfast.commands import approvals, messages, sessions, status
+from holdfast.config.process import LAUNCHD_LABEL
+from holdfast.core.inbox import Mode
 from tests.behaviour.hands import audit
 from tests.behaviour.terminals import HERE, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says
@@ -52,11 +54,11 @@ async def test_all_commands_of_chats_are_listed(desk: Client) -> None:
 
 async def test_help_start_and_what_there_is_not_are_answered_as_in_chats(desk: Client) -> None:
     shown = await desk.command(HERE, "/help")
-    assert "/status: What it works on" in shown.output
+    assert f"/status: {plugins.find_commands()['status'].help}" in shown.output
     assert (shown.session_id, shown.busy, shown.run_id, shown.undone) == (HERE, None, None, None)
     assert (await desk.command(HERE, "/HELP stop")).output.startswith("/stop: ")
     assert "an agent that works for you" in (await desk.command(HERE, "/start")).output
-    wrong = "There is no /stauts. Did you mean /status? /help lists what there is."
+    wrong = "There is no /stauts. Did you mean /status? /help lists all commands."
     assert (await desk.command(HERE, "/stauts")).output == wrong
 
 
@@ -64,16 +66,16 @@ async def test_a_session_that_was_never_seen_is_an_empty_conversation(
     it: GatewayProcess, desk: Client
 ) -> None:
     answers = {
-        "/status": "**Nothing is at work.**",
-        "/stop": "Nothing was at work.",
-        "/queue": "Nothing waits.",
+        "/status": status.NO_ACTIVE_RUN,
+        "/stop": status.NOT_ACTIVE,
+        "/queue": messages.NOTHING_WAITS,
         "/usage": "No tokens yet in this session.",
-        "/sessions": "No sessions yet: your next words begin one.",
+        "/sessions": sessions.NO_SESSIONS,
         "/resume": "There is no earlier session. /sessions lists what there is.",
         "/resume 4": "There is no session 4. /sessions lists what there is.",
         "/undo": "There is nothing here to take back.",
         "/retry": "There is nothing here to take back.",
-        "/approve": "Nothing waits for an approval.",
+        "/approve": approvals.NOTHING_WAITS,
         "/model big": "Say something first, then choose.",
     }
     for text, answer in answers.items():
@@ -87,10 +89,10 @@ async def test_status_tells_what_is_at_work_and_what_words_do_here(
     it: GatewayProcess, model: ModelServer, desk: Client
 ) -> None:
     run_id = await at_work(it, model)
-    shown = (await desk.command(HERE, "/status", "steer")).output
-    assert f"**At work:** `{run_id}`" in shown
-    assert "New words while it works: steer" in shown
-    assert "New words while it works: interrupt" in (await desk.command(HERE, "/status")).output
+    shown = (await desk.command(HERE, "/status", Mode.STEER)).output
+    assert f"**Running:** `{run_id}`" in shown
+    assert status.BUSY_MODE.format(mode="steer") in shown
+    assert status.BUSY_MODE.format(mode="interrupt") in (await desk.command(HERE, "/status")).output
 
 
 @pytest.mark.promise("HALT-01")
@@ -112,7 +114,7 @@ async def test_new_stops_what_is_at_work_and_names_a_session_that_is_none_yet(
 ) -> None:
     run_id = await at_work(it, model)
     done = await desk.command(HERE, "/new")
-    assert done.output == "A fresh start. /resume goes back to where you were."
+    assert done.output == sessions.STARTED
     fresh = done.session_id
     assert fresh.startswith("ses_") and len(fresh) == 36 and fresh != HERE
     assert await reason(it, run_id) == ("run.cancelled", "superseded")
@@ -126,7 +128,7 @@ async def test_interrupt_takes_the_place_of_what_is_at_work(
     it: GatewayProcess, model: ModelServer, desk: Client
 ) -> None:
     first = await at_work(it, model)
-    done = await desk.command(HERE, "/interrupt do\nthis instead", "queue")
+    done = await desk.command(HERE, "/interrupt do\nthis instead", Mode.QUEUE)
     assert (done.output, done.session_id) == ("", HERE)
     assert done.run_id not in (None, first)
     assert await reason(it, first) == ("run.cancelled", "superseded")
@@ -137,8 +139,8 @@ async def test_queue_waits_for_what_is_at_work(
     it: GatewayProcess, model: ModelServer, desk: Client
 ) -> None:
     first = await at_work(it, model)
-    done = await desk.command(HERE, "/queue later", "interrupt")
-    assert done.output == "Queued, behind the run at work."
+    done = await desk.command(HERE, "/queue later", Mode.INTERRUPT)
+    assert done.output == f"{messages.QUEUED}."
     assert done.run_id not in (None, first)
     assert (await desk.command(HERE, "/queue")).output == "Waiting: 1 run."
     await it.post(f"/v1/runs/{first}/stop")
@@ -157,7 +159,7 @@ async def test_steer_is_read_by_what_is_at_work(
     first = await it.run("first", session_id=HERE)
     await it.events(first, until="message.delta")
     done = await desk.command(HERE, "/steer mind this")
-    assert (done.output, done.run_id) == ("Passed on: it is read before the next step.", first)
+    assert (done.output, done.run_id) == (messages.PASSED_ON, first)
     gate.set()
     assert (await it.finished(first))["output"] == "echo: mind this"
 
@@ -167,7 +169,7 @@ async def test_words_of_a_command_answer_what_the_run_asks(
 ) -> None:
     run_id = await it.run('tool:ask {"question": "Which colour?"}', session_id=HERE)
     await it.events(run_id, until="question.asked")
-    assert "It asks you: `Which colour?`" in (await desk.command(HERE, "/status")).output
+    assert "It asks: `Which colour?`" in (await desk.command(HERE, "/status")).output
     done = await desk.command(HERE, "/queue green")
     assert (done.output, done.run_id) == ("Taken as the answer to its question.", run_id)
     assert (await it.finished(run_id))["output"] == "the tool said: green"
@@ -180,18 +182,18 @@ async def test_words_of_a_command_begin_a_session_where_the_terminal_is(
     work.mkdir()
     done = await desk.command(HERE, "/queue begin", workspace=str(work))
     await it.finished(str(done.run_id))
-    again = await desk.submit(Submission("go on", workspace=str(work), session_id=HERE))
+    again = await desk.submit(RunRequest("go on", workspace=str(work), session_id=HERE))
     assert (await it.finished(again))["status"] == "completed"
     other = await desk.command(HERE, "/queue elsewhere", workspace=str(tmp_path))
     assert (await it.finished(str(other.run_id)))["output"] == "echo: elsewhere"
 
 
 async def test_busy_tells_and_only_reports_what_was_chosen(desk: Client) -> None:
-    shown = await desk.command(HERE, "/busy", "steer")
+    shown = await desk.command(HERE, "/busy", Mode.STEER)
     assert shown.output.startswith("Now: steer.") and shown.busy is None
-    chosen = await desk.command(HERE, "/busy Queue", "steer")
+    chosen = await desk.command(HERE, "/busy Queue", Mode.STEER)
     assert (chosen.output, chosen.busy) == (
-        "New words wait until what is at work is done.",
+        messages.MEANS[Mode.QUEUE],
         "queue",
     )
     assert (await desk.command(HERE, "/busy")).output.startswith("Now: interrupt.")
@@ -209,14 +211,14 @@ async def test_model_is_chosen_for_the_session_from_the_next_run_on(
     assert "`openai/fake`" in (await desk.command(HERE, "/model default")).output
 
 
-async def test_approve_and_deny_count_as_the_operators_word(
+async def test_approve_and_deny_count_as_answers_of_the_operator(
     it: GatewayProcess, desk: Client, tmp_path: Path
 ) -> None:
     effects = tmp_path / "effects"
     run_id = await it.run(risky(effects, "one", "two"), session_id=HERE)
     first = await it.events(run_id, until="approval.request")
-    assert "It needs your approval" in (await desk.command(HERE, "/status")).output
-    assert (await desk.command("elsewhere", "/approve")).output == "Nothing waits for an approval."
+    assert status.NEEDS_APPROVAL in (await desk.command(HERE, "/status")).output
+    assert (await desk.command("elsewhere", "/approve")).output == approvals.NOTHING_WAITS
     assert (await desk.command(HERE, "/approve")).output == "Allowed once: `bump one`"
     await it.events(run_id, first.frames[-1].id, until="approval.request")
     assert (await desk.command(HERE, "/deny")).output == "Denied: `bump two`"
@@ -249,7 +251,7 @@ async def test_undo_takes_back_the_last_exchange_and_reports_its_words(
     await said(it, "one")
     await said(it, "two\nlines")
     done = await desk.command(HERE, "/undo")
-    assert done.output == "Taken back, with what was answered: `two lines`"
+    assert done.output == "Undone: `two lines`"
     assert done.undone == "two\nlines"
     await said(it, "three")
     assert asked(model)[-1] == ["one", "echo: one", "three"]
@@ -309,7 +311,7 @@ async def test_resume_goes_on_in_a_session_whose_next_words_would_begin_afresh(
         await it.kill()
         await it.start()
         async with connect(configured(it.home), ignored) as desk:
-            afresh = "Your next words begin a fresh session; /resume goes back to this one."
+            afresh = status.NEXT_IS_NEW
             assert afresh in (await desk.command(HERE, "/status")).output
             back = await desk.command(HERE, "/resume")
             assert back.session_id == HERE
@@ -329,7 +331,7 @@ async def test_restart_restarts_the_gateway_and_what_is_at_work_goes_on(
         assert await it.ended() == 75
         await it.start()
         async with connect(configured(it.home), ignored) as desk:
-            assert "Nothing is at work" in (await desk.command(HERE, "/status")).output
+            assert status.NO_ACTIVE_RUN in (await desk.command(HERE, "/status")).output
 
 
 @pytest.mark.promise("STOP-08")
@@ -339,9 +341,9 @@ async def test_nothing_is_restarted_from_a_terminal_that_would_not_come_back(
     file = it.home / "config.toml"
     file.write_text(file.read_text() + "\n[gateway]\nprot = 1\n")
     assert "unknown key gateway.prot" in (await desk.command(HERE, "/restart")).output
-    assert "Nothing is at work" in (await desk.command(HERE, "/status")).output
+    assert status.NO_ACTIVE_RUN in (await desk.command(HERE, "/status")).output
 
 
-async def test_a_terminal_can_not_be_the_home(desk: Client) -> None:
+async def test_a_terminal_cannot_be_the_home_chat(desk: Client) -> None:
     answer = "Only a chat can be the home: say /home there."
     assert (await desk.command(HERE, "/home")).output == answer

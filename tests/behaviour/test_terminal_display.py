@@ -1,16 +1,17 @@
-"""What a real terminal looks like: narrow or wide, resized, without colour."""
+"""The display of a real terminal: narrow or wide, resized, without colour."""
 
-import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import anyio
 import pytest
 
 from tests.behaviour.desk import Desk, desk, gated, idle, switch
-from tests.fakes.screen import screen
+from tests.fakes import tmux
+from tests.fakes.emulator import screen
 
-pytestmark = [pytest.mark.anyio, pytest.mark.debian("tmux")]
+pytestmark = pytest.mark.anyio
+
+PLAIN = {0, 39, 49}  # the codes that end a style, the colour, and that behind
 
 LONG = "Many words that a narrow terminal has to fold, and a wide one does not, whatever they say. "
 
@@ -21,16 +22,23 @@ async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
         yield it
 
 
-def _drawn(columns: int) -> Callable[[str], bool]:
-    """Whether a screen is drawn for that width, to its last row."""
+def _drawn(columns: int, *once: str) -> Callable[[str], bool]:
+    """Whether a screen is drawn for that width, to its last row, with each of `once` on it once.
+
+    What was drawn for another width stands there until it is drawn again.
+    """
     rule = f"\n{'─' * columns}\n› what is"
-    return lambda shown: rule in shown and not idle(shown)
+    return lambda shown: (
+        rule in shown and not idle(shown) and all(shown.count(text) == 1 for text in once)
+    )
 
 
+@pytest.mark.debian("tmux")
 async def test_a_terminal_that_changes_its_width_shows_everything_once(alone: Desk) -> None:
     reply, gate = gated(LONG + "Then ")
     alone.model.then(reply)
-    async with alone.terminal(columns=100, rows=24) as it:
+    async with tmux.screen(alone.gateway.environment, alone.work, columns=100, rows=24) as it:
+        await it.until("/help lists")
         await switch(it, "wait for their turn")
         await it.say("go on")
         await it.until("Then")
@@ -40,10 +48,7 @@ async def test_a_terminal_that_changes_its_width_shows_everything_once(alone: De
         await it.until("this narrow")
         for columns in (70, 45, 120, 40):
             await it.resize(columns, 24)
-            shown = await it.until(_drawn(columns))
-            await anyio.sleep(0.1)  # sleep: what is on its way to a terminal, nobody sees
-            for once in ("Many words", "Then", "⋯ waits", "› what is"):
-                assert shown.count(once) == 1, shown
+            await it.until(_drawn(columns, "Many words", "Then", "⋯ waits", "› what is"))
             assert "› go on" in await it.said()
         gate.set()
         shown = await it.until(lambda t: idle(t) and "\nthe words that wait" in t)
@@ -71,5 +76,16 @@ async def test_without_colour_nothing_is_painted(alone: Desk) -> None:
         await it.until("/help lists")
         await it.say("say:# A head\n\nand **bold** words")
         await it.until("words\n")
-        shown = await it.text("-e")
-    assert not re.findall(r"\x1b\[(?!0?m|39m|49m)[0-9;]*m", shown), shown
+        assert it.paints() <= PLAIN
+    async with screen(alone.gateway.environment, alone.work) as it:
+        await it.until("/help lists")
+        assert it.paints() - PLAIN
+
+
+async def test_the_terminal_is_not_asked_where_its_cursor_is(alone: Desk) -> None:
+    """A late answer would be wrong after lines were printed, and scroll them out of sight."""
+    async with screen(alone.gateway.environment, alone.work, columns=80, rows=24) as it:
+        await it.until("/help lists")
+        await it.say("say:hello")
+        await it.until(lambda t: idle(t) and "\nhello" in t and "/help lists" in t)
+        assert it.answers() == []

@@ -1,4 +1,4 @@
-"""Leaving a real terminal, whatever hangs (HALT-05, HALT-06)."""
+"""Exiting a real terminal, even if something hangs (HALT-05, HALT-06)."""
 
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from tests.behaviour.desk import Desk, begin, desk, gated, sleeper
 from tests.behaviour.hands import gone, running
 from tests.fakes.screen import Screen
 
-pytestmark = [pytest.mark.anyio, pytest.mark.debian("tmux", "bwrap")]
+pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
 LEFT_S = 5.0
 SAID_S = 1.0

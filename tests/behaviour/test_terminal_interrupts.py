@@ -1,4 +1,4 @@
-"""Interrupting at a real terminal, with real keys (HALT): stopping, and words while it works."""
+"""Interrupting at a real terminal with real keys (HALT): stops, and text typed meanwhile."""
 
 import signal
 import time
@@ -13,7 +13,7 @@ from tests.behaviour.hands import gone, running
 from tests.fakes import model_server as says
 from tests.fakes.screen import Screen
 
-pytestmark = [pytest.mark.anyio, pytest.mark.debian("tmux", "bwrap")]
+pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
 STOPPED_S = 1.0
 TRIES = 3

@@ -1,4 +1,4 @@
-"""HTTP byte by byte, for what no honest client sends; and SSE taken frame by frame."""
+"""Raw HTTP, for requests that no proper client sends; and SSE frame by frame."""
 
 import re
 import socket

@@ -1,24 +1,25 @@
-"""The contract: what a channel can do is said by the channel."""
+"""The contract of channels: every channel states its capabilities."""
 
 import pytest
 from msgspec.structs import asdict, fields
 
-from holdfast.channels import telegram, webhook
-from holdfast.channels.channel import Capabilities
+from holdfast.channels import webhook
+from holdfast.channels.channel import ChannelCapabilities
+from holdfast.channels.telegram import channel
 
 
 @pytest.mark.promise("LATE-01")
-@pytest.mark.parametrize("name", [field.name for field in fields(Capabilities)])
-def test_nothing_a_channel_can_do_is_taken_for_granted(name: str) -> None:
-    stated = asdict(telegram.Telegram.capabilities)
-    assert Capabilities(**stated) == telegram.Telegram.capabilities
+@pytest.mark.parametrize("name", [field.name for field in fields(ChannelCapabilities)])
+def test_channel_capabilities_have_no_defaults(name: str) -> None:
+    stated = asdict(channel.Telegram.capabilities)
+    assert ChannelCapabilities(**stated) == channel.Telegram.capabilities
     del stated[name]
     with pytest.raises(TypeError, match=name):
-        Capabilities(**stated)
+        ChannelCapabilities(**stated)
 
 
 @pytest.mark.promise("LATE-01")
 def test_every_channel_says_whether_it_can_deliver_late() -> None:
-    stated = {telegram.CHANNEL: telegram.Telegram.capabilities.late}
+    stated = {channel.CHANNEL: channel.Telegram.capabilities.late}
     stated[webhook.CHANNEL] = webhook.Webhook.capabilities.late
-    assert stated == {telegram.CHANNEL: True, webhook.CHANNEL: True}
+    assert stated == {channel.CHANNEL: True, webhook.CHANNEL: True}

@@ -1,4 +1,4 @@
-"""The fake of the other side: it takes what is signed, once, and sends until it is taken."""
+"""The fake webhook peer: accepts signed requests once, and repeats its own until accepted."""
 
 import base64
 import json
@@ -73,7 +73,7 @@ async def test_faults_happen_before_or_after_it_is_taken(platform: Platform) -> 
     assert [taken.delivery_id for taken in platform.accepted] == ["b", "d", "e"]
 
 
-async def test_the_weather_is_made_for_each_request(platform: Platform) -> None:
+async def test_each_request_draws_its_own_faults(platform: Platform) -> None:
     def weather(taken: Taken) -> Fault | None:
         return Say(503) if taken.delivery_id == "a" else None
 

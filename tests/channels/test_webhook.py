@@ -1,4 +1,4 @@
-"""Webhooks, against a sender and receiver that check signatures by themselves."""
+"""The webhook channel, against a peer that checks signatures itself."""
 
 import base64
 import json
@@ -19,11 +19,12 @@ from holdfast.channels.channel import (
     Hook,
     HookAnswer,
     Later,
-    Refused,
+    SendRefused,
 )
-from holdfast.channels.webhook import CHANNEL, TOLERANCE_S, Settings, Webhook
+from holdfast.channels.webhook import CHANNEL, TOLERANCE_S, Webhook, WebhookSettings
 from holdfast.core.address import Address, ChatType
 from holdfast.errors import Misconfigured
+from tests.api.hooks import Hooks, serve_hooks
 from tests.channels.conformance import (
     BUTTONS,
     Check,
@@ -35,7 +36,6 @@ from tests.channels.conformance import (
     listening,
     out,
 )
-from tests.channels.hooks import Hooks, serve_hooks
 from tests.fakes import webhook as fake
 from tests.fakes.clock import ManualClock
 from tests.fakes.webhook import Hold, Reset, Say, sign
@@ -66,7 +66,7 @@ class Party:
 
     def open(self, **settings: Any) -> Webhook:
         settings.setdefault("url", self.platform.url)
-        channel = Webhook(Settings(**settings), SECRET, self.clock)
+        channel = Webhook(WebhookSettings(**settings), SECRET, self.clock)
         self.hooks.channel = channel
         self._stack.push_async_callback(channel.aclose)
         return channel
@@ -172,13 +172,13 @@ async def test_the_signature_is_that_of_the_standard() -> None:
     secret, body, at = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b'{"test": 2432232314}', 1614265330
     signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", at, body) == signature
-    channel = Webhook(Settings(url="http://x/"), secret, ManualClock(at))
+    channel = Webhook(WebhookSettings(url="http://x/"), secret, ManualClock(at))
     hook = signed(body, at=at, name="msg_p5jXN8AQM9LWM0D4loKWxJek", secret=secret)
     assert hook.headers["webhook-signature"] == signature
     assert (await channel.hear(hook)).status == 400, "it is believed, and says nothing"
 
 
-async def test_what_is_said_is_read_whole(party: Party) -> None:
+async def test_every_field_of_a_request_is_read(party: Party) -> None:
     body = said(
         thread="t", name="Ada L", chat_type="group", message_id="m1", reply_to="m0", quoted="what?"
     )
@@ -239,7 +239,7 @@ async def test_a_changed_body_is_refused(party: Party) -> None:
 
 
 @pytest.mark.parametrize("off_s", [-TOLERANCE_S - 1, TOLERANCE_S + 1])
-async def test_what_is_stale_is_refused_however_well_signed(party: Party, off_s: float) -> None:
+async def test_an_old_request_is_refused_although_it_is_signed(party: Party, off_s: float) -> None:
     now = party.clock.now()
     answer, listener = await heard(party, signed(said(), at=now + off_s))
     assert answer.status == 401 and b"timestamp" in answer.body and listener.taken == []
@@ -262,7 +262,7 @@ async def test_what_is_stale_is_refused_however_well_signed(party: Party, off_s:
         (said(edit="yes"), "edit"),
     ],
 )
-async def test_a_body_that_is_none_is_refused_by_name(
+async def test_an_invalid_body_is_refused_with_the_field_name(
     party: Party, body: bytes, names: str
 ) -> None:
     answer, listener = await heard(party, signed(body, at=party.clock.now()))
@@ -278,7 +278,7 @@ async def test_what_we_sent_cannot_be_sent_back_to_us(party: Party) -> None:
     assert answer.status == 400 and listener.taken == []
 
 
-async def test_before_anybody_listens_and_after_nothing_is_taken(party: Party) -> None:
+async def test_requests_are_refused_while_the_channel_does_not_receive(party: Party) -> None:
     channel = party.open()
     hook = signed(said(), at=party.clock.now())
     assert (await channel.hear(hook)).status == 503
@@ -291,7 +291,7 @@ async def test_before_anybody_listens_and_after_nothing_is_taken(party: Party) -
     assert (await channel.hear(hook)).status == 503
 
 
-async def test_what_cannot_be_taken_is_told(party: Party) -> None:
+async def test_a_message_that_cannot_be_stored_is_answered_with_503(party: Party) -> None:
     channel = party.open()
     hook = signed(said(), at=party.clock.now())
     async with listening(channel) as listener:
@@ -304,7 +304,7 @@ async def test_what_cannot_be_taken_is_told(party: Party) -> None:
         assert channel.trouble == ""
 
 
-async def test_what_is_sent_says_everything(party: Party) -> None:
+async def test_an_outgoing_request_has_every_field(party: Party) -> None:
     channel = party.open()
     message = replace(
         out(party, "**Shall** I?", "t"), reply_to="in-1", buttons=BUTTONS, repeated=True
@@ -327,7 +327,7 @@ async def test_what_is_sent_says_everything(party: Party) -> None:
     assert headers["content-type"] == "application/json"
 
 
-async def test_half_a_pair_is_no_reason_to_fail(party: Party) -> None:
+async def test_a_lone_surrogate_is_replaced(party: Party) -> None:
     accepted(await party.open().deliver(out(party, "a\ud800b")))
     assert party.platform.accepted[0].text == "a?b"
 
@@ -340,13 +340,13 @@ async def test_half_a_pair_is_no_reason_to_fail(party: Party) -> None:
         (Say(202, body="thank you"), Accepted),
         (Say(301), Later),
         (Say(307), Later),
-        (Say(400), Refused),
+        (Say(400), SendRefused),
         (Say(401), Later),
         (Say(403), Later),
-        (Say(404), Refused),
+        (Say(404), SendRefused),
         (Say(408), Later),
-        (Say(410), Refused),
-        (Say(413), Refused),
+        (Say(410), SendRefused),
+        (Say(413), SendRefused),
         (Say(429), Later),
         (Say(500), Later),
         (Say(503), Later),
@@ -361,13 +361,15 @@ async def test_an_answer_says_what_to_do_next(party: Party, fault: fake.Fault, k
 
 
 @pytest.mark.parametrize(("status", "retry_after"), [(429, 7), (503, 90)])
-async def test_the_receiver_says_when(party: Party, status: int, retry_after: int) -> None:
+async def test_the_receivers_retry_after_is_obeyed(
+    party: Party, status: int, retry_after: int
+) -> None:
     party.platform.then(Say(status, retry_after=retry_after))
     sent = await party.open().deliver(out(party))
     assert isinstance(sent, Later) and sent.after_s == retry_after
 
 
-async def test_the_receiver_may_leave_out_how_it_calls_the_message(party: Party) -> None:
+async def test_the_receiver_need_not_return_a_message_id(party: Party) -> None:
     channel = party.open()
     party.platform.then(Say(200), Say(200, body='{"message_id": 42}'), Say(200, body="[]"))
     names = [accepted(await channel.deliver(message := out(party))) for _ in range(3)]
@@ -395,19 +397,19 @@ def test_it_is_made_from_a_table_and_the_environment() -> None:
 @pytest.mark.parametrize(
     "table", [{}, {"url": "ftp://x"}, {"url": ""}, {"url": "http://x", "u": 1}]
 )
-def test_settings_that_are_none_are_refused(table: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(table, CHANNEL.settings)
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "/in", "http://", "http://[x"])
-def test_an_address_that_is_none_is_for_the_operator(url: str) -> None:
+def test_an_invalid_url_is_a_configuration_error(url: str) -> None:
     with pytest.raises(Misconfigured, match="url"):
-        Webhook(Settings(url=url), SECRET, ManualClock())
+        Webhook(WebhookSettings(url=url), SECRET, ManualClock())
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_c2hvcnQ=", "whsec_no!", SECRET[6:]])
-def test_a_secret_that_is_none_is_for_the_operator(secret: str) -> None:
+def test_an_invalid_secret_is_a_configuration_error(secret: str) -> None:
     with pytest.raises(Misconfigured, match="HOLDFAST_WEBHOOK_SECRET") as caught:
-        Webhook(Settings(url="http://x/"), secret, ManualClock())
+        Webhook(WebhookSettings(url="http://x/"), secret, ManualClock())
     assert "whsec_" in caught.value.hint and (len(secret) < 12 or secret not in caught.value.hint)

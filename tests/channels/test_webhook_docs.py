@@ -1,11 +1,11 @@
-"""What docs/channels.md shows of the webhook's bodies is what they are."""
+"""The webhook examples in docs/channels.md are correct."""
 
 import re
 from pathlib import Path
 
 import msgspec
 
-from holdfast.channels.webhook import Message, Said
+from holdfast.channels.webhook import WebhookMessage, WebhookRequest
 
 TEXT = (Path(__file__).parents[2] / "docs" / "channels.md").read_text()
 BODIES = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
@@ -19,18 +19,18 @@ def _keys(head: str) -> set[str]:
 
 
 def test_the_example_of_what_is_sent_to_us_is_understood() -> None:
-    assert msgspec.json.decode(SENT, type=Said).text
-    assert _keys(SENT) == set(Said.__struct_fields__)
+    assert msgspec.json.decode(SENT, type=WebhookRequest).text
+    assert _keys(SENT) == set(WebhookRequest.__struct_fields__)
 
 
 def test_the_example_of_what_we_send_has_every_key() -> None:
-    shown = msgspec.json.decode(HEARD, type=Message)
+    shown = msgspec.json.decode(HEARD, type=WebhookMessage)
     assert msgspec.json.decode(msgspec.json.encode(shown)) == msgspec.json.decode(HEARD)
-    assert _keys(HEARD) == {"type", *Message.__struct_fields__}
+    assert _keys(HEARD) == {"type", *WebhookMessage.__struct_fields__}
 
 
 def test_the_example_of_a_press_presses_a_button_of_that_message() -> None:
-    shown = msgspec.json.decode(HEARD, type=Message)
-    pressed = msgspec.json.decode(PRESSED, type=Said)
+    shown = msgspec.json.decode(HEARD, type=WebhookMessage)
+    pressed = msgspec.json.decode(PRESSED, type=WebhookRequest)
     assert pressed.pressed in {button.data for row in shown.buttons for button in row}
     assert pressed.reply_to == shown.delivery_id

@@ -2,8 +2,6 @@
 
 import os
 import pty
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +10,10 @@ from pathlib import Path
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
-COMMAND = (sys.executable, "-m", "holdfast")
+from holdfast.cli.run.notes import WEAK_SANDBOX
+from tests.fakes import forks
+
+COMMAND = forks.COMMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,12 @@ class Result:
     code: int
     out: str
     err: str
+
+    @property
+    def said(self) -> str:
+        """What it said on stderr, except how well commands are confined on this machine."""
+        lines = self.err.splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith(WEAK_SANDBOX))
 
 
 class Place:
@@ -45,21 +52,13 @@ class Place:
 
     async def holdfast(self, *args: str, stdin: bytes = b"", cwd: Path | None = None) -> Result:
         """Run a command to its end."""
-        done = await anyio.run_process(
-            [*COMMAND, *args],
-            input=stdin,
-            check=False,
-            cwd=cwd or self.work,
-            env=self.environ,
-        )
+        done = await forks.run(args, env=self.environ, cwd=cwd or self.work, stdin=stdin)
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     @asynccontextmanager
     async def started(self, *args: str) -> AsyncIterator[Process]:
         """A command that is running; killed at the end of the block if it still is."""
-        process = await anyio.open_process(
-            [*COMMAND, *args], stdin=subprocess.DEVNULL, cwd=self.work, env=self.environ
-        )
+        process = await forks.start(args, stdin=forks.DEVNULL, cwd=self.work, env=self.environ)
         try:
             yield process
         finally:
@@ -91,8 +90,8 @@ class Terminal:
 async def terminal(place: Place, *args: str, stdout: int | None = None) -> AsyncIterator[Terminal]:
     """A command on a terminal, but for `stdout`; killed at the end of the block if it still runs."""
     keyboard, inside = pty.openpty()
-    process = await anyio.open_process(
-        [*COMMAND, *args],
+    process = await forks.start(
+        args,
         stdin=inside,
         stdout=inside if stdout is None else stdout,
         stderr=inside,

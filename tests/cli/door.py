@@ -8,7 +8,7 @@ import anyio
 import msgspec
 from aiohttp import web
 
-from holdfast.lock import SOCKET
+from holdfast.host.lock import SOCKET
 from tests.cli import Place
 
 RUN = "run_1"
@@ -106,7 +106,8 @@ class Door:
     def _run(self, name: str) -> dict[str, Any]:
         run = {"run_id": name, "status": self.status, "session_id": "s", "created_at": 0.0}
         asked = {"question": self.question} if self.question and name == RUN else {}
-        return run | {"model": "openai/fake"} | asked
+        more = {"updated_at": 0.0, "last_event": None, "model": "openai/fake"}
+        return run | more | asked
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response(self.health)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.command import parser
-from holdfast.cli.completing import Offer, Option, Stand, script, walk
+from holdfast.cli.arguments import parser
+from holdfast.cli.complete import Completions, Option, Stand, script, walk
 from tests.cli import Place
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ def little() -> argparse.ArgumentParser:
     export.add_argument("--format", choices=["markdown", "json"])
     export.add_argument("-o", metavar="FILE")
     export.add_argument("what", choices=["all", "some"])
-    export.add_argument("words", nargs="*", metavar="WORDS")
+    export.add_argument("words", nargs="*", metavar="MESSAGE")
     return top
 
 
@@ -35,17 +35,17 @@ def test_the_parser_is_walked_whole() -> None:
     assert top == Stand(
         "holdfast",
         (asked, Option(("-q", "--quiet"), "it's quiet")),
-        (Offer(("export",)),),
+        (Completions(("export",)),),
         ("export",),
     )
     assert export == Stand(
         "holdfast export",
         (
             asked,
-            Option(("--format",), "", Offer(("markdown", "json"))),
-            Option(("-o",), "", Offer(files=True)),
+            Option(("--format",), "", Completions(("markdown", "json"))),
+            Option(("-o",), "", Completions(files=True)),
         ),
-        (Offer(("all", "some")), Offer(files=True, endless=True)),
+        (Completions(("all", "some")), Completions(files=True, endless=True)),
         (),
     )
 

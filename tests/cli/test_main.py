@@ -6,14 +6,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli import help
 from tests.cli import COMMAND, Place
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 @pytest.mark.fault("F-25")
@@ -64,7 +60,7 @@ async def test_help_and_version_may_be_asked_for_in_words(place: Place) -> None:
 async def test_the_gateway_alone_shows_what_it_can_do(place: Place) -> None:
     result = await place.holdfast("gateway")
     assert (result.code, result.out) == (2, "")
-    assert "serve until a signal comes" in result.err
+    assert help.GATEWAY.splitlines()[0] in result.err
 
 
 async def test_what_the_terminal_cannot_show_does_not_end_a_command(place: Place) -> None:

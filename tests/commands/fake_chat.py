@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from holdfast import plugins
 from holdfast.commands import parse
-from holdfast.core.approval import ApprovalRequested, Choice, Role
+from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.inbox import Mode
-from holdfast.core.run import Status
+from holdfast.core.run.run import RunPhase
 from holdfast.core.types import CallId, RequestId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
 from holdfast.gateway import ChatSession, ChatStatus, Health, RunView
@@ -33,7 +33,9 @@ HEALTH = Health(
 )
 
 
-def run(name: str = "run_1", status: Status = Status.RUNNING, *, stopping: bool = False) -> RunView:
+def run(
+    name: str = "run_1", status: RunPhase = RunPhase.RUNNING, *, stopping: bool = False
+) -> RunView:
     """A run that was asked for three minutes ago."""
     return RunView(
         run_id=RunId(name),

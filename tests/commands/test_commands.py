@@ -3,9 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.approval import Choice, Role
+from holdfast.commands import approvals, gateway, messages, phrases, sessions, status
+from holdfast.core.approval.approval import Choice, Role
 from holdfast.core.inbox import Mode
-from holdfast.core.run import Status
+from holdfast.core.run.run import RunPhase
 from holdfast.core.types import Usage
 from holdfast.errors import Refused
 from holdfast.gateway import ChatStatus
@@ -22,7 +23,7 @@ async def test_new_begins_a_fresh_session() -> None:
 async def test_what_takes_no_words_does_nothing_when_it_gets_some(name: str) -> None:
     chat = FakeChat()
     said = await told(chat, f"/{name} 2")
-    assert said == f"Nothing was done: /{name} takes no words. Send it alone."
+    assert said == phrases.NO_ARGUMENT.format(name=name)
     assert chat.asked == []
 
 
@@ -31,19 +32,19 @@ async def test_stop_stops_whatever_stands_behind_it(text: str) -> None:
     chat = FakeChat()
     chat.stops, chat.after = 2, replace(chat.now, suspended=True)
     said = await told(chat, text)
-    assert said.startswith("Stopped: 2 runs. Your next words begin afresh; /resume")
+    assert said == f"Stopped: 2 runs. {status.NEXT_IS_NEW}"
     assert chat.asked == [("stop",)]
 
 
 async def test_stop_with_nothing_at_work_says_so() -> None:
-    assert await told(FakeChat(), "/stop") == "Nothing was at work."
+    assert await told(FakeChat(), "/stop") == status.NOT_ACTIVE
 
 
 async def test_status_of_a_quiet_chat() -> None:
     assert await told(FakeChat(), "/status") == (
-        "**Nothing is at work.**\n"
+        f"{status.NO_ACTIVE_RUN}\n"
         "Model: `openai/m`\n"
-        "New words while it works: interrupt (/busy)\n"
+        f"{status.BUSY_MODE.format(mode=Mode.INTERRUPT)} (/busy)\n"
         "Sandbox: L2: own namespaces"
     )
 
@@ -52,7 +53,7 @@ async def test_status_tells_what_is_at_work_and_what_it_waits_for() -> None:
     chat = FakeChat()
     chat.now = replace(
         chat.now,
-        run=run(status=Status.WAITING),
+        run=run(status=RunPhase.WAITING),
         steps=1,
         waiting=2,
         question="Which\n`branch`?",
@@ -60,23 +61,23 @@ async def test_status_tells_what_is_at_work_and_what_it_waits_for() -> None:
     )
     lines = (await told(chat, "/status")).split("\n")
     assert lines[:6] == [
-        "**Waiting:** `run_1`, asked for 3 min ago, 1 step.",
-        "Behind it: 2 runs.",
-        "It asks you: ``Which `branch`?`` Your next words are the answer.",
-        "It needs your approval (/approve or /deny, the first one first):",
+        "**Waiting:** `run_1`, sent 3 min ago, 1 step.",
+        "Waiting behind it: 2 runs.",
+        "It asks: ``Which `branch`?`` Your next message is the answer.",
+        status.NEEDS_APPROVAL,
         "- `` make `x` `` (`apr_a1`, 5 min left)",
         f"- `{'y' * 60}…` (`apr_b2`, 5 min left)",
     ]
 
 
-@pytest.mark.parametrize("status", [s for s in Status if not s.final])
-async def test_status_knows_every_state_of_a_run(status: Status) -> None:
+@pytest.mark.parametrize("status", [s for s in RunPhase if not s.final])
+async def test_status_knows_every_state_of_a_run(status: RunPhase) -> None:
     chat = FakeChat()
     chat.now = replace(chat.now, run=run(status=status))
     said = await told(chat, "/status")
     assert "`run_1`" in said and "no step yet" in said and "Just ended" not in said
     chat.now = replace(chat.now, run=run(status=status, stopping=True))
-    assert "**Being stopped:**" in await told(chat, "/status")
+    assert "**Stopping:**" in await told(chat, "/status")
 
 
 async def test_status_tells_what_is_wrong() -> None:
@@ -87,12 +88,12 @@ async def test_status_tells_what_is_wrong() -> None:
     said = await told(chat, "/status")
     assert said.count(why) == 1 and f"**Paused:** no work is done: {why}" in said
     assert "The gateway is draining." in said and "The journal is full:" in said
-    assert "Your next words begin a fresh session" in said
+    assert status.NEXT_IS_NEW in said
 
 
 async def test_queue_alone_says_how_many_wait() -> None:
     chat = FakeChat()
-    assert await told(chat, "/queue") == "Nothing waits."
+    assert await told(chat, "/queue") == messages.NOTHING_WAITS
     chat.now = replace(chat.now, run=run(), waiting=1)
     assert await told(chat, "/queue") == "Waiting: 1 run."
     assert chat.asked == []
@@ -117,36 +118,38 @@ async def test_words_for_a_busy_run_are_told_what_became_of_them() -> None:
     leaving = replace(longer, run=run(stopping=True))
     others = replace(busy, run=run("run_2"))
 
-    queued = "Queued, behind the run at work and 1 more."
+    queued = f"{messages.QUEUED} and 1 more."
     assert await told(_busy(FakeChat(), busy, longer), "/queue x") == queued
     assert await told(_busy(FakeChat(), busy, longer), "/interrupt x") == queued  # not theirs
-    passed = "Passed on: it is read before the next step."
+    passed = messages.PASSED_ON
     assert await told(_busy(FakeChat(), busy, busy), "/steer x") == passed
     for after in (leaving, others, quiet):
         assert await told(_busy(FakeChat(), busy, after), "/interrupt x") == ""
     first = replace(quiet, run=run())
     chat = _busy(FakeChat(), first, replace(first, waiting=1))
-    assert await told(chat, "/queue x") == "Queued, behind the run at work."
+    assert await told(chat, "/queue x") == f"{messages.QUEUED}."
 
 
 async def test_words_answer_a_question_in_any_mode() -> None:
     chat = FakeChat()
     chat.now = replace(chat.now, run=run(), question="Which?")
-    assert await told(chat, "/queue the second") == "Taken as the answer to its question."
+    assert await told(chat, "/queue the second") == messages.ANSWERED
 
 
 @pytest.mark.parametrize("name", ["steer", "interrupt"])
 async def test_words_that_are_missing_are_asked_for(name: str) -> None:
     chat = FakeChat()
-    assert (await told(chat, f"/{name}")).startswith(f"/{name} takes words: ")
+    assert (await told(chat, f"/{name}")).startswith(f"/{name} takes a message")
     assert chat.asked == []
 
 
 async def test_busy_shows_and_chooses() -> None:
     chat = FakeChat()
-    assert (await told(chat, "/busy")).startswith("Now: interrupt. New words stop")
+    assert (await told(chat, "/busy")).startswith(
+        f"Now: interrupt. {messages.MEANS[Mode.INTERRUPT]}"
+    )
     for mode in Mode:
-        assert (await told(chat, f"/busy {mode.upper()}")).startswith("New words ")
+        assert await told(chat, f"/busy {mode.upper()}") == messages.MEANS[mode]
     assert chat.asked == [("choose_busy_mode", mode) for mode in Mode]
 
 
@@ -166,8 +169,8 @@ def _pending(*names: str) -> FakeChat:
 @pytest.mark.parametrize(
     ("text", "choice", "name", "said"),
     [
-        ("/approve", Choice.ONCE, "a1", "Allowed once: `make`"),
-        ("/approve session", Choice.SESSION, "a1", "Allowed in this session: `make`"),
+        ("/approve a1", Choice.ONCE, "a1", "Allowed once: `make`"),
+        ("/approve session a", Choice.SESSION, "a1", "Allowed in this session: `make`"),
         ("/approve apr_b2", Choice.ONCE, "b2", "Allowed once: `make`"),
         ("/approve SESSION B2", Choice.SESSION, "b2", "Allowed in this session: `make`"),
         ("/approve b once", Choice.ONCE, "b2", "Allowed once: `make`"),
@@ -175,11 +178,11 @@ def _pending(*names: str) -> FakeChat:
         ("/deny b2", Choice.DENY, "b2", "Denied: `make`"),
     ],
 )
-async def test_the_oldest_or_the_named_request_is_answered(
+async def test_the_named_request_is_answered_and_without_a_name_the_oldest_denied(
     text: str, choice: Choice, name: str, said: str
 ) -> None:
     chat = _pending("a1", "b2")
-    left = "1 more approval waiting: /status lists what is asked."
+    left = "1 more approval waiting: /status lists them."
     assert await told(chat, text) == f"{said}\n{left}"
     assert chat.asked == [("answer", choice, f"apr_{name}")]
 
@@ -188,7 +191,7 @@ async def test_the_last_request_leaves_none_and_then_nothing_waits() -> None:
     chat = _pending("a1")
     assert await told(chat, "/approve") == "Allowed once: `make`"
     for text in ("/approve", "/deny", "/approve a1"):
-        assert await told(chat, text) == "Nothing waits for an approval."
+        assert await told(chat, text) == approvals.NOTHING_WAITS
     assert len(chat.asked) == 1
 
 
@@ -200,11 +203,11 @@ async def test_always_is_passed_on_and_what_was_recorded_is_told() -> None:
 
 async def test_an_id_that_is_none_or_several_answers_nothing() -> None:
     chat = _pending("a1", "a2")
-    assert await told(chat, "/approve c") == "Nothing waits under `c`. /status lists what does."
-    assert await told(chat, "/approve apr_") == (
-        "Nothing waits under `apr_`. /status lists what does."
-    )
-    assert await told(chat, "/deny a") == "Say which of 2: `apr_a1`, `apr_a2`."
+    assert await told(chat, "/approve c") == "There is no request `c`. /status lists them."
+    assert await told(chat, "/approve apr_") == ("There is no request `apr_`. /status lists them.")
+    for text in ("/approve", "/approve session", "/approve a"):
+        assert await told(chat, text) == "2 requests match: `apr_a1`, `apr_a2`. Add the id."
+    assert await told(chat, "/deny a") == "2 requests match: `apr_a1`, `apr_a2`. Add the id."
     assert chat.asked == []
 
 
@@ -230,7 +233,7 @@ async def test_retry_leaves_the_word_to_the_run() -> None:
 
 async def test_undo_shows_what_it_took_back() -> None:
     chat = FakeChat()
-    assert await told(chat, "/undo") == "Taken back, with what was answered: `make *it* better`"
+    assert await told(chat, "/undo") == "Undone: `make *it* better`"
     assert chat.asked == [("undo",)]
 
 
@@ -255,7 +258,7 @@ async def test_usage_counts_tokens() -> None:
 
 async def test_sessions_are_listed_newest_first() -> None:
     chat = FakeChat()
-    assert await told(chat, "/sessions") == "No sessions yet: your next words begin one."
+    assert await told(chat, "/sessions") == sessions.NO_SESSIONS
     chat.had = [
         session(1, "long ago", 40 * 86400),
         session(2, "a `tick`\n[x](http://y)", 86400),
@@ -263,11 +266,11 @@ async def test_sessions_are_listed_newest_first() -> None:
         session(4, "", 5),
     ]
     assert await told(chat, "/sessions") == (
-        "4. no words yet, just now\n"
+        "4. no messages yet, just now\n"
         "3. `two hours`, 2 h ago, **current**\n"
         "2. ``a `tick` [x](http://y)``, 1 day ago\n"
         "1. `long ago`, on 2001-07-31\n"
-        "/resume and a number brings one back."
+        "/resume NUMBER returns to one of them."
     )
 
 
@@ -286,7 +289,7 @@ async def test_resume_brings_back_the_one_before_or_the_named(
 ) -> None:
     chat = FakeChat()
     said = await told(chat, f"/resume {words}")
-    assert said == f"Back in session {number or 7}: `hello`, begun 2 h ago."
+    assert said == f"Back in session {number or 7}: `hello`, started 2 h ago."
     assert chat.asked == [("resume", number)]
 
 
@@ -300,7 +303,7 @@ async def test_resume_says_what_it_takes(words: str) -> None:
 
 async def test_restart_leaves_the_word_to_the_warning_where_there_is_one() -> None:
     chat = FakeChat()
-    assert await told(chat, "/restart") == "Restarting. You will hear when it is back."
+    assert await told(chat, "/restart") == gateway.RESTARTING
     chat.now = replace(chat.now, run=run())
     assert await told(chat, "/restart") == ""
     assert chat.asked == [("restart",), ("restart",)]
@@ -308,7 +311,7 @@ async def test_restart_leaves_the_word_to_the_warning_where_there_is_one() -> No
 
 async def test_home_is_here() -> None:
     chat = FakeChat()
-    assert (await told(chat, "/home")).startswith("This is home now")
+    assert (await told(chat, "/home")) == gateway.IS_HOME
     assert chat.asked == [("make_home",)]
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.commands.parse import Call, read
-from holdfast.core.approval import Role
+from holdfast.commands.parse import GivenCommand, read
+from holdfast.commands.status import NO_ACTIVE_RUN
+from holdfast.core.approval.approval import Role
 from holdfast.errors import Refused, Transient
 from tests.commands.fake_chat import COMMANDS, FakeChat, told
 
@@ -38,18 +39,18 @@ def test_words_and_paths_are_no_commands(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "call"),
     [
-        ("/stop", Call("stop", "")),
-        ("/STOP", Call("stop", "")),
-        ("/stop\n", Call("stop", "")),
-        ("/queue  two words ", Call("queue", "two words")),
-        ("/queue\nfirst\n\n  second", Call("queue", "first\n\n  second")),
-        ("/queue /etc/hosts", Call("queue", "/etc/hosts")),
-        ("/queue\u00a0these", Call("queue", "these")),
-        ("/set_up x", Call("set_up", "x")),
-        ("/" + "a" * 32, Call("a" * 32, "")),
+        ("/stop", GivenCommand("stop", "")),
+        ("/STOP", GivenCommand("stop", "")),
+        ("/stop\n", GivenCommand("stop", "")),
+        ("/queue  two words ", GivenCommand("queue", "two words")),
+        ("/queue\nfirst\n\n  second", GivenCommand("queue", "first\n\n  second")),
+        ("/queue /etc/hosts", GivenCommand("queue", "/etc/hosts")),
+        ("/queue\u00a0these", GivenCommand("queue", "these")),
+        ("/set_up x", GivenCommand("set_up", "x")),
+        ("/" + "a" * 32, GivenCommand("a" * 32, "")),
     ],
 )
-def test_a_slash_and_a_name_is_a_command_in_any_case(text: str, call: Call) -> None:
+def test_a_slash_and_a_name_is_a_command_in_any_case(text: str, call: GivenCommand) -> None:
     assert read(text) == call
 
 
@@ -69,9 +70,9 @@ def test_any_text_is_words_or_a_name_with_all_that_stands_behind_it(text: str) -
 async def test_an_unknown_command_is_answered_with_the_nearest_and_not_passed_on() -> None:
     chat = FakeChat()
     assert await told(chat, "/stpo it") == (
-        "There is no /stpo. Did you mean /stop? /help lists what there is."
+        "There is no /stpo. Did you mean /stop? /help lists all commands."
     )
-    assert await told(chat, "/zzzzzz") == "There is no /zzzzzz. /help lists what there is."
+    assert await told(chat, "/zzzzzz") == "There is no /zzzzzz. /help lists all commands."
     assert chat.asked == []
 
 
@@ -105,7 +106,7 @@ async def test_whoever_lacks_the_role_is_told_and_nothing_is_done(name: str) -> 
 
 
 async def test_whoever_may_do_something_may_read() -> None:
-    assert "Nothing is at work" in await told(FakeChat(Role.APPROVE), "/status")
+    assert NO_ACTIVE_RUN in await told(FakeChat(Role.APPROVE), "/status")
 
 
 async def test_a_refusal_is_told_in_its_own_words() -> None:

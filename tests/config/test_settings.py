@@ -8,10 +8,14 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from holdfast import config as configuration
-from holdfast.config import Config, Secret, load
-from holdfast.core.approval import Mode
-from holdfast.core.session import OnStart
+from holdfast.config import process as configuration
+from holdfast.config import settings
+from holdfast.config.home import api_key, known_secrets
+from holdfast.config.load import ENVIRONMENT, load
+from holdfast.config.secrets import Secret
+from holdfast.config.settings import Config
+from holdfast.core.approval.approval import ApprovalMode
+from holdfast.core.session.session import OnStart
 from holdfast.errors import Misconfigured
 
 
@@ -95,12 +99,15 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         model_attempts = 4
         body_mb = 5
         body_s = 6
+        headers_s = 7
+        queued_mb = 8
         [recovery]
         on_start = "wait"
         [journal]
         low_water_mb = 0
         ballast_mb = 0
         retention_h = 48
+        versions_days = 7
         [approval]
         mode = "sandboxed"
         expiry_s = 60
@@ -121,7 +128,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
     assert config.cli.busy == "queue"
     assert config.gateway.workspace_roots == ("/srv",)
     assert config.recovery.on_start is OnStart.WAIT
-    assert (config.approval.mode, config.sandbox.allow_none) == (Mode.SANDBOXED, True)
+    assert (config.approval.mode, config.sandbox.allow_none) == (ApprovalMode.SANDBOXED, True)
     assert config.sandbox.container == "/srv/rootfs"
     assert (config.provider, config.model_name) == ("openai", "m")
 
@@ -307,7 +314,7 @@ def test_an_empty_variable_is_as_good_as_none(home: Path) -> None:
 
 
 def test_variables_that_only_look_like_ours_are_found() -> None:
-    environ = dict.fromkeys(configuration.ENVIRONMENT, "x") | {
+    environ = dict.fromkeys(ENVIRONMENT, "x") | {
         "HOLDFAST_HOME": "/h",
         "HOLDFAST_DEBUG": "1",
         "HOLDFAST_MODLE": "openai/m",
@@ -421,22 +428,22 @@ def test_a_secret_is_not_printed_by_accident(home: Path) -> None:
     assert config.openai.api_key is not None
     assert config.openai.api_key.reveal() == "sk-canary"
     secret = config.openai.api_key
-    printed = f"{config!r} {secret} {secret!r} {list(configuration.shown(config))}"
+    printed = f"{config!r} {secret} {secret!r} {list(settings.shown(config))}"
     assert "canary" not in printed
     assert "canary" not in str(complaint(home, '[gateway]\napi_key = "canary"\n'))
 
 
 def test_the_given_key_is_the_key(home: Path) -> None:
     config = load_file(home, "", {"HOLDFAST_API_KEY": "0123456789abcdef"})
-    assert configuration.api_key(config).reveal() == "0123456789abcdef"
+    assert api_key(config).reveal() == "0123456789abcdef"
     assert not (home / "api_key").exists()
 
 
 def test_a_key_is_made_once_and_only_the_owner_may_read_it(home: Path) -> None:
     config = load({"HOLDFAST_HOME": str(home)}, {})
-    key = configuration.api_key(config).reveal()
+    key = api_key(config).reveal()
     assert len(bytes.fromhex(key)) == 32
-    assert configuration.api_key(config).reveal() == key
+    assert api_key(config).reveal() == key
     assert stat.S_IMODE((home / "api_key").stat().st_mode) == 0o600
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     assert os.listdir(home) == ["api_key"]
@@ -446,7 +453,7 @@ def test_a_damaged_key_file_is_named_and_not_replaced(home: Path) -> None:
     config = load_file(home, "")
     (home / "api_key").write_text("x\n")
     with pytest.raises(Misconfigured, match="api_key holds no key of 16 characters") as caught:
-        configuration.api_key(config)
+        api_key(config)
     assert caught.value.hint == "delete it for a new one"
 
 
@@ -456,7 +463,7 @@ async def test_whoever_needs_the_key_at_the_same_time_gets_the_same_one(home: Pa
     keys: list[Secret] = []
 
     async def need() -> None:
-        keys.append(await anyio.to_thread.run_sync(configuration.api_key, config))
+        keys.append(await anyio.to_thread.run_sync(api_key, config))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(8):
@@ -468,14 +475,14 @@ async def test_whoever_needs_the_key_at_the_same_time_gets_the_same_one(home: Pa
 @pytest.mark.fault("F-39")
 def test_every_secret_is_known_also_the_generated_one_once_it_is_there(home: Path) -> None:
     config = load_file(home, '[openai]\napi_key = "sk-from-the-file"\n')
-    assert configuration.known_secrets(config) == ["sk-from-the-file"]
+    assert known_secrets(config) == ["sk-from-the-file"]
     assert not (home / "api_key").exists()
-    generated = configuration.api_key(config).reveal()
-    assert configuration.known_secrets(config) == ["sk-from-the-file", generated]
+    generated = api_key(config).reveal()
+    assert known_secrets(config) == ["sk-from-the-file", generated]
     own = load_file(home, "", {"HOLDFAST_API_KEY": "0123456789abcdef", "OPENAI_API_KEY": "sk-env"})
-    assert configuration.known_secrets(own) == ["sk-env", "0123456789abcdef"]
+    assert known_secrets(own) == ["sk-env", "0123456789abcdef"]
     (home / "api_key").write_text("short\n")
-    assert configuration.known_secrets(load_file(home, "")) == []
+    assert known_secrets(load_file(home, "")) == []
 
 
 @pytest.mark.fault("F-39")
@@ -490,5 +497,5 @@ def test_secrets_leave_the_environment_and_nothing_else_does(
     config = configuration.from_process({})
     gone = {"OPENAI_API_KEY", "HOLDFAST_API_KEY"}
     assert dict(os.environ) == {k: v for k, v in before.items() if k not in gone}
-    assert configuration.known_secrets(config) == ["sk-env", "0123456789abcdef"]
+    assert known_secrets(config) == ["sk-env", "0123456789abcdef"]
     assert config.gateway.port == 1234

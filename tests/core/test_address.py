@@ -14,8 +14,8 @@ from holdfast.core.address import (
     Address,
     Bound,
     BusyModeChosen,
-    Chat,
     Chats,
+    ChatSessions,
     ChatType,
     Condition,
     Daily,
@@ -67,7 +67,7 @@ def at(
         (at("ü"), "agent:main:telegram:group:~C3~BC"),
     ],
 )
-def test_a_key_says_where_in_words_that_can_be_read_back(address: Address, key: str) -> None:
+def test_a_key_is_readable_and_can_be_parsed(address: Address, key: str) -> None:
     assert address.key == key
     assert read(key) == address
 
@@ -153,7 +153,7 @@ def sessions(key: Key, resets: int) -> tuple[SessionId, ...]:
 
 @settings(deadline=None)
 @given(one=ADDRESSES, other=ADDRESSES, groups=st.sampled_from(Groups))
-def test_whose_a_session_is_cannot_be_mistaken(
+def test_owners_of_different_chats_are_different(
     one: Address, other: Address, groups: Groups
 ) -> None:
     assert owner(one, groups) != OPERATOR
@@ -229,7 +229,7 @@ NOON = 10 * DAY_S + 12 * HOUR_S  # by UTC
         (Daily(0, -5.5 * HOUR_S), 6.51, Why.DAILY),
     ],
 )
-def test_a_session_begins_afresh_when_its_policy_says_so(
+def test_a_new_session_starts_when_the_policy_requires_it(
     policy: Reset, silent_h: float, reason: Why | None
 ) -> None:
     assert due(policy, NOON - silent_h * HOUR_S, NOON) is reason
@@ -276,7 +276,7 @@ def test_the_first_session_bears_the_name_of_its_key_and_the_next_a_number() -> 
     assert current(after(FIRST), KEY) == SessionId(KEY)
     assert current(after(FIRST, SECOND), KEY) == SECOND.session_id
     assert current(after(FIRST, SECOND), OTHER) is None
-    assert after(FIRST)[KEY] == Chat((Bound(SessionId(KEY), Why.FIRST, 1.0),))
+    assert after(FIRST)[KEY] == ChatSessions((Bound(SessionId(KEY), Why.FIRST, 1.0),))
 
 
 def test_a_session_that_was_bound_and_never_opened_gets_the_input() -> None:
@@ -307,7 +307,7 @@ def test_a_suspended_session_is_left_behind_and_unfinished_work_is_not(
         assert reason.automatic
 
 
-def test_only_what_nobody_asked_for_is_automatic() -> None:
+def test_only_changes_without_a_request_are_automatic() -> None:
     assert {w for w in Why if not w.automatic} == {Why.FIRST, Why.NEW, Why.RESUMED}
 
 
@@ -329,7 +329,9 @@ def test_an_old_session_comes_back_and_the_one_it_displaced_can_too() -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, KEY, OTHER, "nowhere", ""])
-def test_what_is_elsewhere_or_nowhere_is_refused_in_the_same_words(wanted: str | None) -> None:
+def test_a_session_elsewhere_and_a_missing_one_are_refused_with_the_same_text(
+    wanted: str | None,
+) -> None:
     chats = after(FIRST, begin({}, OTHER, Why.FIRST))
     refused = resume(chats, KEY, None if wanted is None else SessionId(wanted))
     assert refused == NoSuchSession("There is no such earlier session in this chat.")

@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import fields, replace
 
 from holdfast.core import intents
-from holdfast.core.access import PairingConfirmed, PairingFailed, PairingOffered, UserRemoved
 from holdfast.core.address import Address, BusyModeChosen, ChatType, Key, KeyBound, Sender, Why
-from holdfast.core.approval import (
+from holdfast.core.approval.approval import (
     ApprovalRequested,
     Choice,
     Grant,
@@ -18,9 +17,10 @@ from holdfast.core.approval import (
     Role,
     Standing,
 )
-from holdfast.core.call import CallAnswered, CallParked, CallSettled, Kept, Outcome
-from holdfast.core.chats import HomeChosen, RestartAsked, Returned, UpdateTaken
-from holdfast.core.delivery import (
+from holdfast.core.approval.rules import HostRule
+from holdfast.core.chat.access import PairingConfirmed, PairingFailed, PairingOffered, UserRemoved
+from holdfast.core.chat.chats import HomeChosen, RestartAsked, Returned, UpdateTaken
+from holdfast.core.chat.delivery import (
     DeliveryQueued,
     SendAbandoned,
     SendAccepted,
@@ -40,12 +40,12 @@ from holdfast.core.events import (
     ToolProgress,
     run_of,
 )
-from holdfast.core.inbox import Came, Idempotency, InputAdmitted, Mode
+from holdfast.core.inbox import Idempotency, InputAdmitted, Mode, UpdateRef
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
-from holdfast.core.process import Cause, ProcessEnded, ProcessMatched, ProcessStarted
-from holdfast.core.rules import Host
-from holdfast.core.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
-from holdfast.core.session import (
+from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, Kept, Outcome
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.run.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
+from holdfast.core.session.session import (
     ModelChosen,
     SessionOpened,
     SessionReopened,
@@ -75,7 +75,7 @@ RUN, INPUT, CALL = RunId("run"), InputId("input"), CallId("call")
 PROCESS = ProcessId("proc")
 OUT = DeliveryId("d")
 CHAT = Address(platform="tg", chat_type=ChatType.GROUP, chat="7", thread="2", user="9")
-CAME = Came(channel="tg", external_id="41", cursor="41", message_id="5")
+CAME = UpdateRef(channel="tg", external_id="41", cursor="41", message_id="5")
 
 
 def test_no_two_facts_go_by_the_same_name() -> None:
@@ -191,12 +191,12 @@ def test_no_two_facts_go_by_the_same_name() -> None:
         CallAnswered(run_id=RUN, call_id=CALL, came=CAME),
         RunStarted(run_id=RUN, sandbox="L2"),
         Grant(
-            permission=Host(name="a.example"),
+            permission=HostRule(name="a.example"),
             session=SessionKey(OPERATOR, SessionId("s")),
             user=OPERATOR,
             expires_at=1.0,
         ),
-        Standing(permission=Host(name="a.example"), by=OPERATOR, revoked=True),
+        Standing(permission=HostRule(name="a.example"), by=OPERATOR, revoked=True),
         PostureSeen(level=Level.L2),
         ProcessStarted(
             process_id=PROCESS,
@@ -208,7 +208,7 @@ def test_no_two_facts_go_by_the_same_name() -> None:
             origin=Origin(platform="cli", answerable=False),
         ),
         ProcessMatched(process_id=PROCESS, offset=1, lines="error"),
-        ProcessEnded(process_id=PROCESS, cause=Cause.EXITED, exit_code=0, tail="done"),
+        ProcessEnded(process_id=PROCESS, cause=ProcessEnd.EXITED, exit_code=0, tail="done"),
     ],
     ids=kind,
 )
@@ -221,7 +221,7 @@ def test_whatever_is_acted_upon_or_ends_a_run_is_a_fact_and_survives_a_power_cut
     assert {kind(t) for t in TERMINAL} == {"run.completed", "run.failed", "run.cancelled"}
 
 
-def test_a_fact_says_which_run_it_speaks_of() -> None:
+def test_run_of_returns_the_run_of_a_fact() -> None:
     delta = MessageDelta(run_id=RUN, turn=1, text="he")
     assert run_of(Record(1, 1, 0.0, delta).fact) == RUN
     assert run_of(SessionOpened(session_id="s", workspace="", platform="cli")) is None
@@ -233,7 +233,7 @@ def test_a_fact_says_which_run_it_speaks_of() -> None:
     [
         ProcessStarted(process_id=PROCESS, started_by=RUN, call_id=CALL, command="make"),
         ProcessMatched(process_id=PROCESS, offset=1, lines="error"),
-        ProcessEnded(process_id=PROCESS, cause=Cause.LOST),
+        ProcessEnded(process_id=PROCESS, cause=ProcessEnd.LOST),
     ],
     ids=kind,
 )
@@ -274,22 +274,22 @@ def test_usage_adds_up() -> None:
     assert Usage(11, 22).total_tokens == 33
 
 
-def test_who_asks_says_through_which_door_and_a_door_inherits_no_ability() -> None:
-    door = intents.Capabilities("cli", answerable=True, late=True)
+def test_a_principal_names_its_interface_whose_capabilities_have_no_defaults() -> None:
+    door = intents.DoorCapabilities("cli", answerable=True, late=True)
     assert intents.Principal(OPERATOR, door, frozenset()).platform == "cli"
-    assert all(f.required for f in fields(intents.Capabilities))
+    assert all(f.required for f in fields(intents.DoorCapabilities))
 
 
-def test_who_asks_is_the_one_who_speaks_where_the_owner_is_a_chat_of_several() -> None:
-    door = intents.Capabilities("tg", answerable=True, late=True)
+def test_in_a_shared_chat_the_user_is_the_speaker() -> None:
+    door = intents.DoorCapabilities("tg", answerable=True, late=True)
     group = Owner("tg:group:7")
     assert intents.Principal(group, door, frozenset()).who == group
     assert intents.Principal(group, door, frozenset(), CHAT.sender.owner).who == "tg:9"
 
 
-def test_only_the_operator_at_their_own_door_sees_what_is_everybodys() -> None:
-    here = intents.Capabilities("cli", answerable=True, late=True)
-    away = intents.Capabilities("api_server", answerable=True, late=False)
+def test_only_the_operator_at_a_terminal_sees_all_owners() -> None:
+    here = intents.DoorCapabilities("cli", answerable=True, late=True)
+    away = intents.DoorCapabilities("api_server", answerable=True, late=False)
     admin, guest = frozenset({Role.ADMIN}), Owner("tg:9")
     assert intents.Principal(OPERATOR, here, admin).scope is None
     assert intents.Principal(OPERATOR, here, admin).sees(guest)
@@ -303,8 +303,8 @@ def test_only_the_operator_at_their_own_door_sees_what_is_everybodys() -> None:
         assert not less.sees(guest)
 
 
-def test_the_operator_is_himself_in_sessions_of_others_and_only_at_his_own_door() -> None:
-    here = intents.Capabilities("cli", answerable=True, late=True)
+def test_the_operator_acts_in_other_owners_sessions_only_at_a_terminal() -> None:
+    here = intents.DoorCapabilities("cli", answerable=True, late=True)
     guest, admin = Owner("tg:9"), frozenset(Role)
     operator = intents.Principal(OPERATOR, here, admin)
     there = operator.among(guest)
@@ -323,7 +323,7 @@ def test_the_operator_is_himself_in_sessions_of_others_and_only_at_his_own_door(
     assert not intents.Principal(Owner("tg:group:7"), here, admin, guest).visits
 
 
-def test_every_intent_says_who_asks_and_all_but_new_words_name_their_run() -> None:
+def test_every_intent_has_a_principal_and_all_but_submit_name_a_run() -> None:
     for intent in get_args(intents.Intent):
         names = {f.name for f in fields(intent)}
         assert "by" in names

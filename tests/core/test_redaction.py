@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import timeit
+from time import process_time
 from urllib.parse import quote
 
 import msgspec
@@ -11,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.call import CallSettled, Kept, Outcome
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.messages import Assistant, Proposal, User
 from holdfast.core.redaction import REDACTED, SHORTEST, Redactor
-from holdfast.core.run import ModelAnswered
+from holdfast.core.run.call import CallSettled, Kept, Outcome
+from holdfast.core.run.run import ModelAnswered
 from holdfast.core.types import CallId, InputId, RunId
 
 pytestmark = pytest.mark.fault("F-39")
@@ -43,9 +44,26 @@ def forms(secret: str) -> dict[str, str]:
         "path": quote(secret),
         "url, lower": re.sub("%..", lambda m: m[0].lower(), quote(secret, safe="")),
         "url, every character": "".join(f"%{b:02x}" for b in raw),
+        "url, either case": "".join(f"%{b:02{'xX'[n % 2]}}" for n, b in enumerate(raw)),
+        "json, slashes escaped": json.dumps(secret).replace("/", "\\/")[1:-1],
+        "json, every character": "".join(f"\\u{ord(c):04x}" for c in secret),
+        **{f"hex, {sep!r}": raw.hex(sep) for sep in " :-_."},
+        **{f"HEX, {sep!r}": raw.hex(sep).upper() for sep in " :-"},
+        "hex in pairs": raw.hex(" ", -2),
+        "hex as od writes it": "\n".join(
+            f" {raw[n : n + 5].hex(' ')}" for n in range(0, len(raw), 5)
+        ),
+        "hex in C": ", ".join(f"0x{b:02x}" for b in raw),
+        "hex in a string": "".join(f"\\x{b:02x}" for b in raw),
+        "base64 in lines": "\n".join(_lines(base64.b64encode(raw).decode(), 5)),
+        "base64 in JSON": json.dumps("\n".join(_lines(base64.b64encode(raw).decode(), 5)))[1:-1],
         **{f"base64 after {a!r}": base64.b64encode(a + raw + b"\n").decode() for a in around},
         **{f"url-safe after {a!r}": base64.urlsafe_b64encode(a + raw).decode() for a in around},
     }
+
+
+def _lines(text: str, width: int) -> list[str]:
+    return [text[at : at + width] for at in range(0, len(text), width)]
 
 
 @st.composite
@@ -86,7 +104,22 @@ def test_only_what_may_begin_something_known_is_held_back(
     for piece in pieces:
         stream.feed(piece)
     held = stream.flush()
-    assert REDACTED in held or any(held in form for s in secrets for form in forms(s).values())
+    if REDACTED in held or any(held in form for s in secrets for form in forms(s).values()):
+        return
+    if any(_begins_a_dump(held, secret) for secret in secrets):
+        return
+    # Escaped here and not there: what of it is whole must be how a secret goes on.
+    plain = re.sub(r"(?:%|\\u00)([0-9a-fA-F]{2})", lambda m: chr(int(m[1], 16)), held)
+    plain = re.sub(r"(?:%.?|\\(?:u.{0,3})?)$", "", plain.replace("\\/", "/"))
+    assert any(plain in s for s in secrets), held
+
+
+def _begins_a_dump(held: str, secret: str) -> bool:
+    """Tell whether it may be hex of the secret with any gaps, the last perhaps cut: "61 0"."""
+    digits = re.sub(r"0[xX]|[^0-9a-fA-F]", "", held).lower()
+    is_hex = re.fullmatch(r"[0-9a-fA-F][0-9a-fA-F\\\r\n\t rnt:,;._xX%-]*", held)
+    dump = secret.encode("utf-8", "surrogatepass").hex()
+    return is_hex is not None and (digits in dump or digits.removesuffix("0") in dump)
 
 
 @given(SECRETS, st.text(LETTERS, max_size=200), st.integers(0, 200))
@@ -108,6 +141,37 @@ def test_every_form_in_which_a_secret_is_printed_goes(secret: str) -> None:
         assert clean.startswith("before ") and clean.endswith(" after"), name
         left = clean.replace(REDACTED, "").removeprefix("before ").removesuffix(" after")
         assert len(left) <= 24, (name, left)  # what stood around it, and the edges of base64
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\\n", "\n    "])
+@pytest.mark.parametrize("secret", [KEY, "sk-12345"])
+def test_the_line_ends_of_base64_hide_no_secret_wherever_they_fall(secret: str, end: str) -> None:
+    redactor = Redactor([secret])
+    for before in range(60):
+        encoded = base64.b64encode(b"x" * before + secret.encode() + b"y" * 30).decode()
+        text = end.join(_lines(encoded, 76))
+        clean = redactor.clean(text)
+        assert REDACTED in clean, before
+        for size in (1, 7, 77):
+            stream = redactor.stream()
+            pieces = [stream.feed(piece) for piece in _lines(text, size)]
+            assert "".join([*pieces, stream.flush()]) == clean, (before, size)
+        whole = clean.replace(end, "")
+        left = [c for c in _codes(secret, before) if c in whole]
+        assert not left, (before, left)
+
+
+def _codes(secret: str, before: int) -> list[str]:
+    """Every four characters of base64 that stand for three of the secret's."""
+    encoded = base64.b64encode(bytes(before % 3) + secret.encode()).decode()
+    return [encoded[at : at + 4] for at in range(4, len(encoded) - 8, 4)]
+
+
+def test_a_line_is_not_held_back_for_how_it_ends() -> None:
+    encoded = base64.b64encode(KEY.encode()).decode()
+    stream = Redactor([KEY]).stream()
+    for line in (f"ends in {encoded[0]}\n", f"ends in {encoded[:2]}\n", "and goes on\n"):
+        assert stream.feed(line) == line
 
 
 def test_text_without_a_secret_is_the_same_object() -> None:
@@ -137,7 +201,7 @@ def test_the_longer_of_two_secrets_that_begin_alike_is_waited_for() -> None:
     assert stream.flush() == REDACTED + "9"
 
 
-def test_a_short_secret_is_left_alone_because_words_would_go_with_it() -> None:
+def test_a_short_secret_is_not_redacted() -> None:
     redactor = Redactor(["ollama", "x" * (SHORTEST - 1), ""])
     text = "ask ollama " + "x" * 40
     assert redactor.clean(text) is text
@@ -204,8 +268,8 @@ def test_a_redactor_does_not_show_what_it_knows() -> None:
 
 def test_a_piece_with_nothing_in_it_costs_hardly_anything() -> None:
     feed = Redactor([KEY, OWN]).stream().feed
-    best = min(timeit.repeat(lambda: feed("hello"), number=10_000, repeat=5)) / 10_000
-    assert best < 2e-6  # 0.2 µs on a quiet machine
+    rounds = timeit.repeat(lambda: feed("hello"), timer=process_time, number=10_000, repeat=5)
+    assert min(rounds) / 10_000 < 5e-6  # CPU time: 0.2 µs, and 1 µs where coverage is measured
 
 
 def test_what_is_no_text_stays_as_it_is_beside_one_that_is_cleaned() -> None:
@@ -220,3 +284,9 @@ def test_what_is_no_text_stays_as_it_is_beside_one_that_is_cleaned() -> None:
 def test_a_text_that_is_not_cut_keeps_its_end() -> None:
     assert Redactor(["sk-secret-0"]).cut("ls", 200) == "ls"
     assert Redactor(["sk-secret-0"]).cut("tests", 5) == "tests"
+
+
+def test_a_name_hides_a_secret_or_does_not() -> None:
+    redactor = Redactor(["sk-secret-0"])
+    assert redactor.hides("/work/sk-secret-0/src")
+    assert not redactor.hides("/work/src")

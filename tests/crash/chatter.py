@@ -1,4 +1,4 @@
-"""People who talk to a gateway on two platforms at once, in bad weather, and what they hear.
+"""Users who write to a gateway on two platforms at once, with faults, and what they receive.
 
 Every message has a word of its own, so that it can be told from all others wherever it turns
 up: in what the model reads, in the answer, in an effect. What is said is known by the name that
@@ -153,6 +153,8 @@ class World:
         telegram.weather = self.weather.over_telegram
         platform.weather = self.weather.over_webhook
         telegram.delay_s = platform.delay_s = 0.01
+        telegram.newest_first = chance.random() < 0.5
+        self.touched = 0  # messages that were edited, with no word changed
         self._words: dict[str, Said] = {}
         self._here: dict[tuple[int, int], Chat] = dict(self._on_telegram())
         self._there: dict[str, Chat] = dict(self._on_webhook())
@@ -178,7 +180,11 @@ class World:
             yield (chat.id, thread), Chat(place, _mode(number), speak)
 
     def _speak_here(self, chat: telegrams.Chat, user: int, thread: int, text: str) -> str:
-        return str(self.telegram.say(chat, text, user, thread)["message_id"])
+        message = self.telegram.say(chat, text, user, thread)
+        if self.chance.random() < 0.2:  # a reaction
+            self.telegram.edit(message, text)
+            self.touched += 1
+        return str(message["message_id"])
 
     def _on_webhook(self) -> Iterator[tuple[str, Chat]]:
         for number in range(CHATS):

@@ -1,4 +1,4 @@
-"""What can be seen from outside: the journal's rows, counted effects, what the model was told."""
+"""Observations from outside: rows of the journal, counted effects, requests to the model."""
 
 import os
 import sqlite3
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.call import UNKNOWN_TEXT
+from holdfast.core.run.call import UNKNOWN_TEXT
 from tests.fakes.gateway import TERMINAL, GatewayProcess, Stream
 from tests.fakes.model_server import ModelServer
 

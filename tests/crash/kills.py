@@ -21,29 +21,40 @@ from tests.fakes.gateway import GatewayProcess
 LET_GO_S = 5.0
 
 
+_NOT_EXECUTED = ("-b", "execve")  # programs that the process executes are not traced: much faster
+
+
 def at(call: str, number: int, path: Path | None = None) -> tuple[str, ...]:
     """Start under this and die at the `number`th `call` (on `path`) of any one thread."""
-    return ("strace", "-D", "-f", *_options(call, number, "signal=KILL", path))
+    return ("strace", *_NOT_EXECUTED, *_options(call, number, "signal=KILL", path))
 
 
 def failing(call: str, number: int, error: str, path: Path | None = None) -> tuple[str, ...]:
     """Start under this and have the `number`th `call` (on `path`) fail with `error`."""
-    options = _options(call, number, f"error={error}", path)
-    return ("strace", "-D", "-f", *options)
+    return ("strace", *_NOT_EXECUTED, *_options(call, number, f"error={error}", path))
+
+
+def with_executed(wrapper: tuple[str, ...]) -> tuple[str, ...]:
+    """Trace the programs that the process executes too, as a spawner does its shims."""
+    assert wrapper[1:3] == _NOT_EXECUTED
+    return (wrapper[0], *wrapper[3:])
 
 
 def _options(call: str, number: int, fault: str, path: Path | None) -> tuple[str, ...]:
     only = ("-P", str(path)) if path is not None else ()
     inject = f"inject={call}:{fault}:when={number}"
-    return ("-qq", "-o", os.devnull, *only, "-e", f"trace={call}", "-e", inject)
+    return ("-D", "-f", "-qq", "-o", os.devnull, *only, "-e", f"trace={call}", "-e", inject)
 
 
 @asynccontextmanager
 async def attached(
-    it: GatewayProcess, call: str, number: int, path: Path | None = None
+    it: GatewayProcess, call: str, number: int, path: Path | None = None, *, workers: bool = False
 ) -> AsyncIterator[None]:
-    """Meanwhile it dies at its `number`th `call`: on `path`, by any thread, or by the loop's."""
-    threads = ("-f",) if path is not None else ()
+    """Meanwhile it dies at its `number`th `call`: by the loop's thread, or by any if it is said so.
+
+    That is with `workers`, or on `path`. Then also what it starts is traced, and dies so.
+    """
+    threads = ("-f",) if workers or path is not None else ()
     only = ("-P", str(path)) if path is not None else ()
     inject = f"inject={call}:signal=KILL:when={number}"
     command = ("strace", *threads, "-o", os.devnull, *only, "-e", f"trace={call}", "-e", inject)

@@ -1,4 +1,4 @@
-"""The way down with chats: over in time whatever a platform does, and all of it goes on after."""
+"""Shutdown with chats: in time whatever a platform does, and all work continues afterwards."""
 
 import signal
 import time
@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.commands import status
 from tests.crash.chatter import USER, Ends, ends, room, speaker
 from tests.crash.evidence import ask_for, facts, user_texts
 from tests.fakes.model_server import Ask, Reply, Wait, finish, say, stream, token
@@ -95,7 +96,7 @@ async def test_fifty_chats_ten_tools_and_a_wedged_platform_do_not_hold_the_exit(
         await over.it.start()
         await over.up()
         await _until(over, lambda: all(_heard(over, n, "at last") for n in range(RUNS)))
-        assert _heard(over, 0, "New words while it works"), "the command is answered too"
+        assert _heard(over, 0, status.BUSY_MODE.format(mode="")), "the command is answered too"
         assert len(facts(over.it.home, "run.completed")) == RUNS
         unknown = [f for f in facts(over.it.home, "call.settled") if f["outcome"] == "unknown"]
         assert len(unknown) == len(tools)

@@ -1,4 +1,4 @@
-"""kill -9 around a command: it runs once at most, and what is known of it is told."""
+"""kill -9 around a command: it runs at most once, and its known state is reported."""
 
 import secrets
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from holdfast.tools.terminal_result import ENDED_WITH_GATEWAY
 from tests.behaviour.figures import note
 from tests.behaviour.hands import (
     approve,
@@ -23,8 +24,9 @@ from tests.behaviour.hands import (
     until,
 )
 from tests.crash import kills
+from tests.crash.evidence import facts
 from tests.fakes.gateway import GatewayProcess, gateway
-from tests.fakes.model_server import ModelServer, serve
+from tests.fakes.model_server import ModelServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
@@ -39,12 +41,6 @@ sh -c "$stay" TOKEN &
 sleep 0.2; echo up
 while :; do sleep 1000; done
 """
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with serve() as server:
-        yield server
 
 
 @pytest.fixture
@@ -104,7 +100,7 @@ async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
     await gone(token, within_s=2)
     await it.start()
     done = await it.finished(run_id)
-    assert "killed with it" in done["output"]
+    assert ENDED_WITH_GATEWAY in done["output"]
     assert "so far" in done["output"]
     assert lines(work / "effect") == ["x"]
 
@@ -112,24 +108,28 @@ async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
 @pytest.mark.fault("F-05")
 @pytest.mark.debian("strace")
 @pytest.mark.parametrize(
-    ("call", "number"),
+    ("call", "workers"),
     [
-        pytest.param("memfd_create", 1, id="recorded, nothing prepared"),
-        pytest.param("memfd_create", 2, id="before the spawn"),
-        pytest.param("pidfd_open", 1, id="just after the spawn"),
+        pytest.param("memfd_create", True, id="recorded, nothing prepared"),
+        pytest.param("memfd_create", False, id="before the spawn"),
+        pytest.param("pidfd_open", False, id="just after the spawn"),
     ],
 )
 async def test_killed_around_the_spawn_it_ran_once_at_most_and_that_is_told(
-    it: GatewayProcess, work: Path, call: str, number: int
+    it: GatewayProcess, work: Path, call: str, *, workers: bool
 ) -> None:
+    """A worker makes the filter for the sandbox before the loop makes the job for the shim."""
     run_id = await it.run(command("echo x >> effect"), workspace=str(work))
     await asked(it, run_id)  # the sandbox has been probed by then
-    async with kills.attached(it, call, number):
+    async with kills.attached(it, call, 1, workers=workers):
         try:
             await approve(it, run_id)
         except aiohttp.ClientError:
             pass  # it died before it could answer
         await it.ended()
+    assert len(facts(it.home, "call.started", run_id=run_id)) == 1
+    prepared = list((it.home / "calls").glob("*"))
+    assert bool(prepared) is not workers
     await it.start()
     done = await it.finished(run_id)
     ran = lines(work / "effect")
@@ -137,7 +137,8 @@ async def test_killed_around_the_spawn_it_ran_once_at_most_and_that_is_told(
     assert done["status"] == "completed"
     assert (await it.events(run_id)).names.count("tool.started") == 1
     told = done["output"]
-    assert "killed with it" in told or "Not started" in told or '"exit_code":0' in told
+    assert ENDED_WITH_GATEWAY in told or "Not started" in told or '"exit_code":0' in told
+    assert "Not started" in told or not workers
     if "Not started" in told:
         assert ran == []
 
@@ -164,7 +165,7 @@ async def test_nothing_nasty_survives_a_killed_gateway(
     note(f"all dead {1000 * (time.monotonic() - began):.0f} ms after kill -9")
     await it.start()
     done = await it.finished(run_id)
-    assert "killed with it" in done["output"]
+    assert ("watched over this command" if also_shim else ENDED_WITH_GATEWAY) in done["output"]
 
 
 @pytest.mark.promise("STOP-05", "STOP-06")

@@ -1,4 +1,4 @@
-"""A start on a full disk: it serves, claims nothing about commands, and goes on once there is room."""
+"""A start on a full disk: it serves, reports no sandbox level, and continues when there is room."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The model's stream is reset at each of its chunks: the turn is asked again, nothing is doubled."""
+"""The model's stream is reset at each chunk: the turn is repeated and nothing is duplicated."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,10 +1,8 @@
-"""A run that takes the process down each time it is driven: given up aloud, alone."""
+"""A run that kills the process each time is given up, reported, and affects no other run."""
 
 import sqlite3
-import sys
 from contextlib import closing, suppress
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import aiohttp
 import anyio
@@ -110,12 +108,12 @@ async def test_held_runs_are_told_of_and_the_operator_may_let_them_go_on(
     assert "1 of the runs" in health["held"] and "holdfast sessions release" in health["held"]
     assert health["status"] == "ok", "everything else goes on"
     assert (await it.finished(await it.run("hello")))["status"] == "completed"
-    listed = await cli(it, "sessions")
+    listed = await it.holdfast("sessions")
     assert listed.stdout.count(b", 1 held") == 1
-    doctor = await cli(it, "doctor")
-    assert b"let them all go on: holdfast sessions release" in doctor.stdout
-    assert b"1 runs go on" in (await cli(it, "sessions", "release")).stdout
-    assert b"No run was held." in (await cli(it, "sessions", "release")).stdout
+    doctor = await it.holdfast("doctor")
+    assert b"continue all of them: holdfast sessions release" in doctor.stdout
+    assert b"1 runs continue" in (await it.holdfast("sessions", "release")).stdout
+    assert b"No run was on hold." in (await it.holdfast("sessions", "release")).stdout
     for run_id in runs:
         await it.events(run_id, after=_starts(it, run_id, 3), until="tool.started")
     assert not facts(it.home, "run.failed")
@@ -129,12 +127,6 @@ def _starts(it: GatewayProcess, run_id: str, number: int) -> int:
             (run_id,),
         ).fetchall()
     return int(rows[number - 1][0]) if number else 0
-
-
-async def cli(it: GatewayProcess, *words: str) -> "CompletedProcess[bytes]":
-    """`holdfast …` in the gateway's home."""
-    command = [sys.executable, "-m", "holdfast", *words]
-    return await anyio.run_process(command, env=it.environment, cwd=it.home, check=False)
 
 
 @pytest.mark.fault("F-13")

@@ -1,4 +1,4 @@
-"""Coming back: what was cut goes on under its own name, once, as the policy says."""
+"""Recovery: interrupted runs continue under their ids, once, according to the policy."""
 
 import time
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Restart and stop as the operator's word: what is written down, and how the process ends."""
+"""Restart and stop by the operator: the recorded state, and the exit code."""
 
 import signal
 from pathlib import Path
@@ -8,7 +8,7 @@ import aiohttp
 import anyio
 import pytest
 
-from holdfast.lock import SOCKET, take_lock
+from holdfast.host.lock import SOCKET, take_lock
 from tests.crash.evidence import begun, facts
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import ModelServer, Wait, finish, say, stream, token
@@ -105,7 +105,7 @@ async def test_under_systemd_a_restart_ends_with_0_and_leaves_no_successor(tmp_p
 
 
 @pytest.mark.promise("STOP-11")
-async def test_a_stop_counts_from_the_moment_it_is_taken_even_if_the_way_down_is_cut(
+async def test_an_accepted_stop_counts_even_if_the_shutdown_is_killed(
     tmp_path: Path, model: ModelServer
 ) -> None:
     model.then(stream(token("half"), Wait()))

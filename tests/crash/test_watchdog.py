@@ -1,4 +1,4 @@
-"""What the supervisor is told, and what it does about a process that says nothing any more."""
+"""Messages to the supervisor, and its reaction to a process that sends none."""
 
 import signal
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.notify import Notifier, feed
+from holdfast.host.notify import Notifier, feed
 from tests.crash.evidence import UNKNOWN, endings, facts, results
 from tests.fakes.gateway import gateway, unstarted
 from tests.fakes.model_server import ModelServer
@@ -56,7 +56,7 @@ async def test_it_says_when_it_serves_and_when_it_ends(tmp_path: Path) -> None:
         assert "WATCHDOG=1" not in heard.lines, "nobody has asked for it"
 
 
-async def test_one_that_waits_for_the_home_says_for_whom(tmp_path: Path) -> None:
+async def test_a_waiting_instance_names_the_owner_of_the_home(tmp_path: Path) -> None:
     with ear() as heard:
         async with (
             gateway(tmp_path) as it,
@@ -68,7 +68,7 @@ async def test_one_that_waits_for_the_home_says_for_whom(tmp_path: Path) -> None
             assert line.startswith("STATUS=") and f"pid {it.pid}" in line
 
 
-async def test_what_says_who_listens_is_not_handed_to_any_child(
+async def test_notify_variables_are_not_passed_to_children(
     tmp_path: Path, model: ModelServer
 ) -> None:
     with ear() as heard:
@@ -101,7 +101,7 @@ async def test_a_sign_of_life_is_given_only_after_an_answer(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("address", ["", "/no/such/socket", "vsock:2:1", "@nobody-listens-here"])
-def test_where_nobody_listens_nothing_is_said_and_nothing_fails(address: str) -> None:
+def test_without_a_notify_socket_nothing_is_sent_and_nothing_fails(address: str) -> None:
     notifier = Notifier(address)
     notifier.tell("READY=1")
     notifier.close()

@@ -12,21 +12,31 @@ import anyio
 import anyio.lowlevel
 from typing_extensions import override
 
-from holdfast.core.delivery import Delivery, DeliveryQueued, OnAmbiguous, Policy, Status
+from holdfast.core.address import Address
+from holdfast.core.chat.delivery import (
+    Delivery,
+    DeliveryPolicy,
+    DeliveryQueued,
+    DeliveryStatus,
+    OnAmbiguous,
+)
 from holdfast.core.events import Record
-from holdfast.core.run import Run
-from holdfast.core.session import SessionOpened
+from holdfast.core.run.run import Run
+from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import DeliveryId, Fact, Owner, SessionId, SessionKey
-from holdfast.engine.lanes import Outlet
-from holdfast.engine.outbox import Outbox
+from holdfast.engine.chats.outbox import Outbox
+from holdfast.engine.chats.queues import Outlet
+from holdfast.engine.commits import Commits
 from holdfast.engine.sessions import Sessions
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Outbound
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.fakes.channel import PATIENCE_S, Chat
-from tests.fakes.clock import ManualClock
+from tests.fakes.clock import FIRST_BOOT, ManualClock
 
 T = TypeVar("T")
+
+MAX_PAGES = 2000  # of 4 KB: the journal's size, less than what spoils it
 
 
 class Spoiled(SqliteJournal):
@@ -57,8 +67,8 @@ class Spoiled(SqliteJournal):
         pending = super().append(stream, expected_seq, at, facts, runs)
         if self.spoils is not None and any(isinstance(f, self.spoils) for f in facts):
             other = self.open_stream(SessionKey(Owner("spoiler"), SessionId("big")))
-            big = SessionOpened(session_id="big", workspace="x" * 100_000, platform="")
-            super().append(other.stream, 0, at, [big], [])  # its blob has no place to go
+            big = SessionOpened(session_id="big", workspace="x" * 9_000_000, platform="")
+            super().append(other.stream, 0, at, [big], [])  # it has no place to go
         return pending
 
 
@@ -94,14 +104,14 @@ class Desk:
     async def say(self, chat: str, *facts: Fact) -> None:
         """Have facts of the chat's session committed."""
         key = SessionKey(Owner(chat), SessionId(chat))
-        async with self.sessions.hold(key) as held:
+        async with self.sessions.load(key) as held:
             first: tuple[Fact, ...] = ()
             if held is None:
                 held = self.sessions.create(key)
                 first = (SessionOpened(session_id=chat, workspace="", platform="chat"),)
             await self.sessions.append(held, *first, *facts).wait()
 
-    async def become(self, delivery_id: str, *status: Status) -> Delivery:
+    async def become(self, delivery_id: str, *status: DeliveryStatus) -> Delivery:
         """The delivery, once the journal has it so."""
         with anyio.fail_after(PATIENCE_S):
             while True:
@@ -163,20 +173,26 @@ async def sending(
     clock: ManualClock | None = None,
     on_ambiguous: OnAmbiguous = OnAmbiguous.RESEND_MARKED,
     start: bool = True,
+    home: Address | None = None,
 ) -> AsyncIterator[Desk]:
     """An outbox with these channels; cut off at the end."""
     clock = clock or ManualClock()
-    journal = await Spoiled.open(directory / "journal.db", Blobs(directory), boot_id="boot")
+    path, blobs = directory / "journal.db", Blobs(directory)
+    journal = await Spoiled.open(path, blobs, now=FIRST_BOOT, max_pages=MAX_PAGES)
     assert isinstance(journal, Spoiled)
     try:
         async with anyio.create_task_group() as tasks:
             sessions = Sessions(journal, clock)
             outlets = {
-                c.name: Outlet(c, Policy(c.capabilities.idempotent_send, on_ambiguous))
+                c.name: Outlet(c, DeliveryPolicy(c.capabilities.idempotent_send, on_ambiguous))
                 for c in channels
             }
-            outbox = Outbox(journal, sessions, clock, outlets, tasks)
-            journal.on_commit(outbox.committed)
+
+            async def at_home() -> Address | None:
+                return home
+
+            outbox = Outbox(journal, sessions, clock, outlets, tasks, at_home)
+            outbox.subscribe(Commits(journal, lambda records: None))
             desk = Desk(journal, directory, clock, outbox, sessions)
             if start:
                 await outbox.start()

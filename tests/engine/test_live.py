@@ -8,18 +8,18 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.core.approval import ApprovalRequested, Choice
-from holdfast.core.call import CallStarted
+from holdfast.core.approval.approval import ApprovalRequested, Choice
 from holdfast.core.events import TERMINAL, MessageDelta, Record
 from holdfast.core.inbox import InputAdmitted, Mode
 from holdfast.core.intents import Principal
 from holdfast.core.messages import User
-from holdfast.core.run import ModelAnswered, RunCompleted, RunFailed, RunStarted
+from holdfast.core.run.call import CallStarted
+from holdfast.core.run.run import ModelAnswered, RunCompleted, RunFailed, RunStarted
 from holdfast.core.types import CallId, Fact, InputId, Owner, RequestId, RunId, Usage, kind
 from holdfast.engine.live import BUFFER, ENDED, TAIL, Live
 from holdfast.engine.service import Service
 from holdfast.errors import Refused
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.models.model import Answer, Piece, Request, Text
 from tests.engine.loop import ShuffledLoop
 from tests.engine.workshop import (

@@ -9,29 +9,35 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.call import CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.events import MessageDelta
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, Mode
-from holdfast.core.limits import Limits
 from holdfast.core.messages import Assistant, Message, Proposal, User
-from holdfast.core.run import (
-    Cause,
+from holdfast.core.run.call import CallParked, CallSettled, CallStarted, Outcome
+from holdfast.core.run.limits import Limits
+from holdfast.core.run.run import (
+    CutCause,
     MessageVoided,
     ModelAnswered,
     RunCancelled,
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunPhase,
     RunQueued,
     RunRequeued,
     RunResumed,
     RunStarted,
-    Status,
     StopAsked,
 )
-from holdfast.core.session import Session, SessionOpened, SessionReset, SessionSuspended, stop
+from holdfast.core.session.session import (
+    Session,
+    SessionOpened,
+    SessionReset,
+    SessionSuspended,
+    stop,
+)
 from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
-from holdfast.engine.sessions import KEEP_IDLE, Held, Sessions
+from holdfast.engine.sessions import KEEP_IDLE, LoadedSession, Sessions
 from holdfast.errors import IllegalTransition, JournalUnavailable
 from holdfast.models.model import Answer, Piece, Request, Text
 from tests.engine.workshop import Played, finished, journaled, serving, submit
@@ -88,7 +94,7 @@ def completed(name: str, output: str) -> Fact:
     return RunCompleted(run_id=RunId(name), output=output, usage=USAGE)
 
 
-def cut(name: str, cause: Cause = Cause.CRASH, at: float = 5.0) -> Fact:
+def cut(name: str, cause: CutCause = CutCause.CRASH, at: float = 5.0) -> Fact:
     return RunInterrupted(run_id=RunId(name), cause=cause, reason="why", cut_at=at)
 
 
@@ -109,9 +115,9 @@ LIFE: tuple[tuple[Fact, ...], ...] = (
     (RunStarted(run_id=RunId("b")), read("b")),
     (answered("b", 1, "", "z"),),
     (started("b", "b1z"),),
-    (cut("b", Cause.SHUTDOWN),),
+    (cut("b", CutCause.SHUTDOWN),),
     (RunRequeued(run_id=RunId("b")),),
-    (RunResumed(run_id=RunId("b"), cause=Cause.SHUTDOWN),),
+    (RunResumed(run_id=RunId("b"), cause=CutCause.SHUTDOWN),),
     (settled("b", "b1z", Outcome.UNKNOWN),),
     (StopAsked(run_id=RunId("b"), reason="enough"),),
     (steered("b", "late"),),
@@ -122,7 +128,7 @@ LIFE: tuple[tuple[Fact, ...], ...] = (
     queued("c", "again", (User("before"), Assistant("yes"))),
     (RunStarted(run_id=RunId("c")), read("c")),
     (cut("c"), RunRequeued(run_id=RunId("c"))),
-    (RunResumed(run_id=RunId("c"), cause=Cause.CRASH),),
+    (RunResumed(run_id=RunId("c"), cause=CutCause.CRASH),),
     (answered("c", 1, "hm", "p"),),
     (started("c", "c1p"),),
     (CallParked(run_id=RunId("c"), call_id=CallId("c1p"), reason="waits"),),
@@ -138,7 +144,9 @@ LIFE: tuple[tuple[Fact, ...], ...] = (
 )
 
 
-def known(held: Held) -> tuple[Session, list[Message], tuple[Message, ...], dict[RunId, str], int]:
+def known(
+    held: LoadedSession,
+) -> tuple[Session, list[Message], tuple[Message, ...], dict[RunId, str], int]:
     """All that a fold knows. Which run ended last is news, not state: nobody asks later."""
     session = replace(held.session, ended=None)
     transcript = held.transcript
@@ -162,13 +170,13 @@ async def test_a_session_that_is_loaded_is_the_one_that_was_in_memory_after_ever
         for facts in LIFE:
             clock.advance(1)
             await live.append(held, *facts).wait()
-            async with Sessions(journal, clock).hold(KEY) as cold:
+            async with Sessions(journal, clock).load(KEY) as cold:
                 assert cold is not None
                 assert known(cold) == known(held), facts
                 assert cold.last_at == held.last_at
         assert held.session.mark is None and not held.session.runs
     async with journaled(tmp_path) as journal:  # and from the file alone
-        async with Sessions(journal, clock).hold(KEY) as cold:
+        async with Sessions(journal, clock).load(KEY) as cold:
             assert cold is not None and known(cold) == known(held)
 
 
@@ -181,14 +189,14 @@ async def test_of_runs_that_end_together_none_is_left_unfinished(tmp_path: Path)
         live.append(held, opened(), *(f for name in names for f in queued(name)))
         stopped = [f for name in names for f in stop(held.session, RunId(name), "enough")]
         await live.append(held, *stopped).wait()
-        assert not held.session.runs and not live.counts[Status.QUEUED]
+        assert not held.session.runs and not live.counts[RunPhase.QUEUED]
         assert all(live.running(RunId(name)) is None for name in names)
         assert await journal.unfinished() == []
         rows = [await journal.run(RunId(name)) for name in names]
         assert [(r.status, r.ended_seq) for r in rows if r] == [
-            (Status.CANCELLED, 10),
-            (Status.CANCELLED, 13),
-            (Status.CANCELLED, 16),
+            (RunPhase.CANCELLED, 10),
+            (RunPhase.CANCELLED, 13),
+            (RunPhase.CANCELLED, 16),
         ]
 
 
@@ -203,18 +211,18 @@ async def test_text_that_was_streamed_and_not_answered_is_known_after_loading(
         live.append(held, RunStarted(run_id=RunId("a")), read("a"))
         live.delta(held, MessageDelta(run_id=RunId("a"), turn=1, text="half a"))
         await live.append(held, steered("a", "left")).wait()
-        async with Sessions(journal, clock).hold(KEY) as cold:
+        async with Sessions(journal, clock).load(KEY) as cold:
             assert cold is not None
             assert (cold.partial, held.partial) == (1, 1)
         await live.append(held, answered("a", 1, "half a word")).wait()
-        async with Sessions(journal, clock).hold(KEY) as cold:
+        async with Sessions(journal, clock).load(KEY) as cold:
             assert cold is not None
             assert (cold.partial, held.partial) == (0, 0)
 
 
 async def test_a_session_that_does_not_exist_is_none(tmp_path: Path) -> None:
     async with journaled(tmp_path) as journal:
-        async with Sessions(journal, ManualClock()).hold(KEY) as held:
+        async with Sessions(journal, ManualClock()).load(KEY) as held:
             assert held is None
 
 
@@ -235,10 +243,10 @@ async def test_all_who_hold_a_session_at_once_hold_the_same(tmp_path: Path) -> N
         sessions = Sessions(journal, ManualClock())
         await sessions.append(sessions.create(KEY), opened(), *queued("a")).wait()
         cold = Sessions(journal, ManualClock())
-        found: list[Held | None] = []
+        found: list[LoadedSession | None] = []
 
         async def hold() -> None:
-            async with cold.hold(KEY) as held:
+            async with cold.load(KEY) as held:
                 found.append(held)
 
         async with anyio.create_task_group() as tasks:
@@ -247,9 +255,9 @@ async def test_all_who_hold_a_session_at_once_hold_the_same(tmp_path: Path) -> N
         assert len(found) == 10 and len(set(map(id, found))) == 1
 
 
-async def past(sessions: Sessions, count: int, owner: str = "me") -> list[Held]:
+async def past(sessions: Sessions, count: int, owner: str = "me") -> list[LoadedSession]:
     """So many sessions of `owner`, each with one run behind it."""
-    made: list[Held] = []
+    made: list[LoadedSession] = []
     for n in range(count):
         key, name = SessionKey(Owner(owner), SessionId(f"s{n}")), f"{owner} {n}"
         held = sessions.create(key)
@@ -266,7 +274,7 @@ async def test_idle_sessions_are_let_go_past_a_bound_and_come_back_the_same(tmp_
         made = await past(sessions, KEEP_IDLE + 10)
         assert [held for held in made if sessions.key_of(held.stream) is not None] == made[10:]
         for held in made[:10]:
-            async with sessions.hold(held.key) as again:
+            async with sessions.load(held.key) as again:
                 assert again is not None and again is not held
                 assert known(again) == known(held)
                 await sessions.append(again, *queued(f"{held.key.session_id} more")).wait()
@@ -280,7 +288,7 @@ async def test_a_session_that_is_held_or_has_a_run_to_be_driven_is_never_let_go(
         busy = sessions.create(KEY)
         await sessions.append(busy, opened(), *queued("a")).wait()
         (idle,) = await past(sessions, 1)
-        async with sessions.hold(idle.key):
+        async with sessions.load(idle.key):
             await past(sessions, KEEP_IDLE + 1, "you")
             assert sessions.key_of(idle.stream) == idle.key
         await past(sessions, KEEP_IDLE + 1, "they")
@@ -326,7 +334,7 @@ async def test_a_failed_commit_voids_what_is_in_memory_and_the_disk_is_asked_aga
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
     async with journaled(tmp_path, max_pages=pages) as journal:
         sessions = Sessions(journal, ManualClock())
-        async with sessions.hold(KEY) as held:
+        async with sessions.load(KEY) as held:
             assert held is not None
             lost = sessions.append(held, *queued("b", "x" * 50_000))
             behind = sessions.append(held, RunStarted(run_id=RunId("a")))
@@ -339,8 +347,35 @@ async def test_a_failed_commit_voids_what_is_in_memory_and_the_disk_is_asked_aga
             with pytest.raises(JournalUnavailable, match="load it again"):
                 sessions.delta(held, MessageDelta(run_id=RunId("a"), turn=1, text="x"))
         assert sessions.running(RunId("a")) is None
-        async with sessions.hold(KEY) as again:
+        async with sessions.load(KEY) as again:
             assert again is not None and again is not held and not again.void
             assert known(again) == known(before)
         sessions.recount(await journal.unfinished())
-        assert sessions.counts[Status.QUEUED] == 1
+        assert sessions.counts[RunPhase.QUEUED] == 1
+
+
+async def test_a_change_is_decided_again_when_the_session_has_moved_on(tmp_path: Path) -> None:
+    async with journaled(tmp_path) as journal:
+        stale, other = Sessions(journal, ManualClock()), Sessions(journal, ManualClock())
+        await stale.append(stale.create(KEY), opened()).wait()
+        await other.change(KEY, lambda loaded: queued("a"))
+        seen: list[int] = []
+
+        def decide(loaded: LoadedSession | None) -> tuple[Fact, ...]:
+            assert loaded is not None
+            seen.append(len(loaded.session.runs))
+            return queued("b")
+
+        await stale.change(KEY, decide)
+        assert seen == [0, 1]
+        async with stale.load(KEY) as loaded:
+            assert loaded is not None
+            assert list(loaded.session.runs) == ["a", "b"]
+
+
+async def test_a_change_of_a_session_that_is_not_there_appends_nothing(tmp_path: Path) -> None:
+    async with journaled(tmp_path) as journal:
+        sessions = Sessions(journal, ManualClock())
+        await sessions.change(KEY, lambda loaded: () if loaded is None else queued("a"))
+        async with sessions.load(KEY) as loaded:
+            assert loaded is None

@@ -13,28 +13,30 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from holdfast.core.approval import Mode, Role
+from holdfast.core.approval.approval import ApprovalMode, Role
 from holdfast.core.events import Record
-from holdfast.core.intents import Capabilities, Principal, Stop, Submit
-from holdfast.core.limits import Limits
+from holdfast.core.intents import DoorCapabilities, Principal, Stop, Submit
+from holdfast.core.life.timeline import Reading
 from holdfast.core.messages import Message, Proposal
 from holdfast.core.redaction import Redactor
-from holdfast.core.session import OnStart
+from holdfast.core.run.limits import Limits
+from holdfast.core.session.session import OnStart
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionId, Usage, kind
 from holdfast.engine.clock import Clock
-from holdfast.engine.permits import Policy
-from holdfast.engine.service import Parts, Service
+from holdfast.engine.deps import ServiceDeps
+from holdfast.engine.runs.approvals import ApprovalPolicy
+from holdfast.engine.service import Service
 from holdfast.gateway import RunView
-from holdfast.journal.audit import Entry
+from holdfast.journal.audit import AuditEntry
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.models.model import Answer, Model, Piece, Reasoning, Request, Text
-from holdfast.tools.tool import Hands, Tool
-from tests.fakes.clock import ManualClock
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.models.model import Answer, Candidate, Model, Models, Piece, Reasoning, Request, Text
+from holdfast.tools.tool import RunsCommands, Tool
+from tests.fakes.clock import FIRST_BOOT, ManualClock
 from tests.fakes.hands import IdleHands
 
-CLI = Capabilities(platform="cli", answerable=True, late=True)
+CLI = DoorCapabilities(platform="cli", answerable=True, late=True)
 ME = Principal(Owner("me"), CLI, frozenset(Role))
 PATIENCE_S = 20.0  # a net below a test that would wait for ever
 
@@ -156,10 +158,15 @@ class Played:
 
 
 @asynccontextmanager
-async def journaled(directory: Path, *, max_pages: int = 0) -> AsyncIterator[SqliteJournal]:
+async def journaled(
+    directory: Path, *, max_pages: int = 0, now: Reading = FIRST_BOOT
+) -> AsyncIterator[SqliteJournal]:
     """The journal of `directory`, open."""
     journal = await SqliteJournal.open(
-        directory / "journal.db", Blobs(directory), boot_id="boot", max_pages=max_pages
+        directory / "journal.db",
+        Blobs(directory),
+        now=now,
+        max_pages=max_pages,
     )
     try:
         yield journal
@@ -177,14 +184,15 @@ def parts(
     limits: Limits | None = None,
     on_start: OnStart = OnStart.RESUME,
     redactor: Redactor | None = None,
-    hands: Hands | None = None,
-) -> Parts:
+    hands: RunsCommands | None = None,
+    window: int = 0,
+    fallbacks: Sequence[Candidate] = (),
+) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
-    return Parts(
+    return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
-        model=model,
-        model_name=f"{model.name}/it",
+        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks)),
         tools=tools,
         clock=clock or ManualClock(),
         limits=limits or Limits(),
@@ -192,7 +200,7 @@ def parts(
         home=directory,
         workspace_roots=(),
         retention_s=86_400.0,
-        policy=Policy(Mode.ASK, 600.0),
+        policy=ApprovalPolicy(ApprovalMode.ASK, 600.0),
         version="test",
         redactor=redactor or Redactor(()),
         hands=hands or IdleHands(),
@@ -200,12 +208,12 @@ def parts(
     )
 
 
-async def _unheard(entry: Entry) -> None:
+async def _unheard(entry: AuditEntry) -> None:
     """Nobody reads the audit of these tests."""
 
 
 @asynccontextmanager
-async def running(made_of: Parts) -> AsyncIterator[Service]:
+async def running(made_of: ServiceDeps) -> AsyncIterator[Service]:
     """A service that has started; cut off at the end."""
     async with anyio.create_task_group() as tasks:
         service = Service(made_of, tasks)

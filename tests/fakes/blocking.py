@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from holdfast.core.call import OnCrash
+from holdfast.core.run.call import OnCrash
 from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool, free
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 
 import anyio
 
-from holdfast.channels.channel import Accepted, Capabilities, Outgoing, Sent, Take
+from holdfast.channels.channel import Accepted, ChannelCapabilities, Outgoing, Sent, Take
 from holdfast.core.address import Address, ChatType
 
 PATIENCE_S = 20.0  # a net below a test that would wait for ever
@@ -24,7 +24,7 @@ class Chat:
         idempotent: bool = False,
     ) -> None:
         self.name = name
-        self.capabilities = Capabilities(
+        self.capabilities = ChannelCapabilities(
             late=True,
             answerable=True,
             edits=edits,
@@ -32,6 +32,7 @@ class Chat:
             threads=True,
             typing=typing,
             attachments=False,
+            alerts=False,
             max_length=4096,
             idempotent_send=idempotent,
         )

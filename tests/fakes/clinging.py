@@ -3,7 +3,7 @@
 import anyio
 import msgspec
 
-from holdfast.core.call import OnCrash
+from holdfast.core.run.call import OnCrash
 from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool, free
 
 

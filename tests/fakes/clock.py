@@ -2,6 +2,10 @@
 
 import anyio
 
+from holdfast.core.life.timeline import Reading
+
+FIRST_BOOT = Reading("boot", 1.0, 1_700_000_000.0)  # for a journal that is opened without a machine
+
 
 class ManualClock:
     """Stands still until `advance`; whoever sleeps on it wakes when it gets there."""

@@ -8,7 +8,7 @@ waits for the line that says ready, ending waits for the process.
 import os
 import re
 import signal
-import sys
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ import anyio
 import anyio.abc
 import msgspec
 from anyio.streams.text import TextReceiveStream
+
+from tests.fakes import forks, tools
 
 ROOT = Path(__file__).parents[2]
 KEY = "test-key-0123456789abcdef"
@@ -94,14 +96,19 @@ class GatewayProcess:
         """Start it, under `wrapper` (strace, …) if given; by default wait until it is ready."""
         self._ready = anyio.Event()
         self.lines.clear()
-        command = [*wrapper, sys.executable, "-m", "holdfast", "gateway", "run", "--port", "0"]
-        self._process = await anyio.open_process(
-            command, env=self.environment, cwd=self.home, stdin=None, stdout=None
+        args = ("gateway", "run", "--port", "0")
+        environment = self.environment | ({tools.TRACED: "1"} if wrapper[:1] == ("strace",) else {})
+        self._process = await forks.start(
+            args, env=environment, cwd=self.home, stdin=None, stdout=None, wrapper=wrapper
         )
         self._silent = False
         self._tasks.start_soon(self._read_stderr, self._process)
         if wait:
             await self.ready()
+
+    async def holdfast(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        """Run another command of `holdfast` in the same environment, to its end."""
+        return await forks.run(words, env=self.environment, cwd=self.home)
 
     async def ready(self) -> None:
         """Return when it says that it serves."""
@@ -154,11 +161,8 @@ class GatewayProcess:
     @property
     def alive(self) -> bool:
         """Whether it runs at this moment."""
-        try:
-            over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return False
-        return over is None
+        assert self._process is not None
+        return not forks.ended(self._process)
 
     async def ended(self) -> int:
         """Its exit code, when it has ended."""
@@ -234,9 +238,17 @@ class GatewayProcess:
             return stream
 
     async def finished(self, run_id: str) -> dict[str, Any]:
-        """The run's status once it has ended, however long that takes and whoever restarts."""
-        await self.events(run_id)
-        return await self.status(run_id)
+        """The run's status once it has ended, however long that takes.
+
+        A reader who is too slow is cut, and comes back.
+        """
+        after = 0
+        while True:
+            stream = await self.events(run_id, after)
+            found = await self.status(run_id)
+            if stream.status != 200 or f"run.{found['status']}" in TERMINAL:
+                return found
+            after = stream.frames[-1].id if stream.frames else after
 
 
 async def read_events(response: aiohttp.ClientResponse, into: Stream, until: str = "") -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import anyio
 
-from holdfast.core.approval import Level, Posture
-from holdfast.core.process import Cause, ProcessEnded
+from holdfast.core.approval.approval import Level, Posture
+from holdfast.core.run.process import ProcessEnd, ProcessEnded
 from holdfast.core.types import ProcessId, SessionKey
 
 
@@ -29,9 +29,9 @@ class IdleHands:
     async def sweep(self) -> None:
         """Nothing was left."""
 
-    def end(self, process_id: ProcessId, *, cause: Cause = Cause.EXITED) -> None:
+    def end(self, process_id: ProcessId, *, cause: ProcessEnd = ProcessEnd.EXITED) -> None:
         """Let a process end."""
-        code = 0 if cause is Cause.EXITED else None
+        code = 0 if cause is ProcessEnd.EXITED else None
         self.ends[process_id] = ProcessEnded(
             process_id=process_id, cause=cause, exit_code=code, tail="its last words"
         )
@@ -50,7 +50,7 @@ class IdleHands:
         raise AssertionError
 
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
-        self.end(process_id, cause=Cause.KILLED)
+        self.end(process_id, cause=ProcessEnd.KILLED)
         return self.ends[process_id]
 
     async def kill_all(self) -> None:

@@ -9,12 +9,12 @@ from msgspec import Meta
 
 from holdfast.channels.channel import (
     Accepted,
-    Capabilities,
+    ChannelCapabilities,
+    ChannelKind,
     Clock,
     Hook,
     HookAnswer,
     Incoming,
-    Kind,
     Outgoing,
     Secret,
     Sent,
@@ -34,7 +34,7 @@ class Hooked:
     """Keeps what it hears and what it is to deliver."""
 
     name = "hooked"
-    capabilities = Capabilities(
+    capabilities = ChannelCapabilities(
         late=True,
         answerable=True,
         edits=False,
@@ -42,6 +42,7 @@ class Hooked:
         threads=False,
         typing=False,
         attachments=False,
+        alerts=False,
         max_length=100,
         idempotent_send=True,
     )
@@ -103,4 +104,4 @@ def create(settings: Settings, secret: Secret, clock: Clock) -> Hooked:
     return Hooked(settings, secret(TOKEN))
 
 
-CHANNELS = (Kind("hooked", Settings, (TOKEN,), create),)
+CHANNELS = (ChannelKind("hooked", Settings, (TOKEN,), create),)

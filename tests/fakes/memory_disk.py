@@ -10,18 +10,22 @@ from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from holdfast.core import delivery
-from holdfast.core.child import ChildBegun, ChildEnded
-from holdfast.core.delivery import Delivery, DeliveryQueued
-from holdfast.core.events import MessageDelta, ReasoningDelta, Record, ToolProgress
-from holdfast.core.inbox import Came, InputAdmitted
-from holdfast.core.session import SessionOpened
-from holdfast.core.types import DeliveryId, Owner, RunId, SessionKey
+from holdfast.core.approval import approval
+from holdfast.core.approval.approval import ApprovalRequested
+from holdfast.core.chat import delivery
+from holdfast.core.chat.delivery import Delivery, DeliveryQueued
+from holdfast.core.events import TERMINAL, MessageDelta, ReasoningDelta, Record, ToolProgress
+from holdfast.core.inbox import InputAdmitted, UpdateRef
+from holdfast.core.run.call import CallSettled, CallStarted
+from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.session.session import SessionOpened
+from holdfast.core.types import DeliveryId, Fact, Owner, RequestId, RunId, SessionKey
 from holdfast.errors import IllegalTransition, JournalUnavailable
 from holdfast.journal.batch import Growing
-from holdfast.journal.chats import DEAD_S, DONE_S
-from holdfast.journal.journal import Outbound, Replayed, RunRow, SessionRow, StreamRow
-from holdfast.journal.listing import CHANGING, Listing
+from holdfast.journal.journal import Asked, Outbound, Replayed, RunRow, SessionRow, StreamRow
+from holdfast.journal.sqlite import approvals
+from holdfast.journal.sqlite.outbox import DEAD_S, DONE_S
+from holdfast.journal.sqlite.projections import CHANGING, Listing
 
 DELTAS = (MessageDelta, ReasoningDelta, ToolProgress)
 _FATES = get_args(delivery.Event)
@@ -61,7 +65,9 @@ class Disk:
         self.requests: dict[Request, tuple[Replayed, float]] = {}
         self.cursors: dict[str, str] = {}
         self.taken: dict[tuple[str, str], float] = {}  # channel and update, when
+        self.said: dict[tuple[str, str], tuple[str, float]] = {}  # place and message, digest, when
         self.outbox: dict[DeliveryId, Outbound] = {}
+        self.asked: dict[RequestId, Asked] = {}  # that wait
         self.children: dict[SessionKey, int] = {}  # how many are open
         self.listings: dict[int, Listing] = {}  # of streams
         self.on_write: Callable[[Sequence[Record]], None] = _unseen
@@ -94,11 +100,15 @@ class Disk:
 
     def _project(self, stream: Stream, record: Record) -> None:
         fact = record.fact
-        came: Came | None = getattr(fact, "came", None)
+        came: UpdateRef | None = getattr(fact, "came", None)
         if came is not None:
             self.taken[came.channel, came.external_id] = record.at
+            if came.digest and came.message_id:
+                self.said[came.place, came.message_id] = (came.digest, record.at)
             if came.cursor:
                 self.cursors[came.channel] = came.cursor
+        if type(fact) in approvals.CHANGING:
+            self._ask(stream.key, fact)
         if type(fact) in CHANGING:
             self.listings.setdefault(stream.number, Listing()).add(fact, record.at)
         match fact:
@@ -114,6 +124,22 @@ class Disk:
                 self.outbox[fact.delivery_id] = Outbound(fact, now, stream.key, record.at)
             case _ if isinstance(fact, _FATES):
                 self._deliver(fact, record.at)
+
+    def _ask(self, key: SessionKey, fact: Fact) -> None:
+        match fact:
+            case ApprovalRequested():
+                self.asked[fact.request_id] = Asked(key, fact)
+            case CallStarted() | CallSettled():
+                self._answered(lambda asked: asked.call_id == fact.call_id)
+            case _ if isinstance(fact, TERMINAL):
+                self._answered(lambda asked: asked.run_id == fact.run_id)
+            case _ if isinstance(fact, approval.Event):
+                self.asked.pop(fact.request_id, None)
+            case _:
+                pass
+
+    def _answered(self, these: Callable[[ApprovalRequested], bool]) -> None:
+        self.asked = {name: a for name, a in self.asked.items() if not these(a.requested)}
 
     def _deliver(self, fact: delivery.Event, at: float) -> None:
         found = self.outbox.get(fact.delivery_id)
@@ -136,7 +162,8 @@ class Disk:
         """What a list shows of one of them."""
         listing, opened = self.listings[stream.number], stream.records[0].fact
         assert isinstance(opened, SessionOpened)
-        title, preview, model, status, _, updated_at, changed_at = listing.columns()
+        shown = listing.row(opened, stream.key.owner, stream.number)[7:]
+        title, preview, model, status, _, updated_at, changed_at = shown
         unfinished = sum(row.stream == stream.number for row in self.open.values())
         times = (listing.created_at or 0.0, updated_at, changed_at)
         where = (opened.workspace, opened.platform)
@@ -162,7 +189,8 @@ class Disk:
             ]
         self.requests = {k: v for k, v in self.requests.items() if v[1] >= keys_before}
         self.taken = {k: at for k, at in self.taken.items() if at >= keys_before - DONE_S}
-        kept_s = {delivery.Status.SENT: DONE_S, delivery.Status.DEAD: DEAD_S}
+        self.said = {k: v for k, v in self.said.items() if v[1] >= keys_before - DONE_S}
+        kept_s = {delivery.DeliveryStatus.SENT: DONE_S, delivery.DeliveryStatus.DEAD: DEAD_S}
         self.outbox = {
             name: o
             for name, o in self.outbox.items()
@@ -188,6 +216,10 @@ class Batch:
     def settle(self, error: JournalUnavailable | None = None) -> None:
         self.error = error
         self._done.set()
+
+    @property
+    def durable(self) -> bool:
+        return self._done.is_set() and self.error is None
 
     async def settled(self) -> None:
         await self._done.wait()

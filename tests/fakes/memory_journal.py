@@ -10,14 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from holdfast.core.delivery import Status as Sending
+from holdfast.core.chat.delivery import DeliveryStatus as Sending
 from holdfast.core.events import TERMINAL, Delta, Record, run_of
-from holdfast.core.run import Run
-from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionKey
+from holdfast.core.life.evidence import Doubt
+from holdfast.core.run.run import Run
+from holdfast.core.types import DeliveryId, Fact, Owner, RequestId, RunId, SessionKey
 from holdfast.errors import JournalUnavailable
+from holdfast.gateway import AskedPlace
 from holdfast.journal import codec
 from holdfast.journal.batch import Growing
 from holdfast.journal.journal import (
+    Asked,
     Conflict,
     Outbound,
     Replayed,
@@ -26,7 +29,6 @@ from holdfast.journal.journal import (
     SessionRow,
     StreamRow,
 )
-from holdfast.journal.projections import first_of
 from tests.fakes.memory_disk import DELTAS, Batch, Disk, Request
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,10 @@ class _Pending:
     def __init__(self, batch: Batch, seq: int) -> None:
         self._batch = batch
         self.seq = seq
+
+    @property
+    def durable(self) -> bool:
+        return self._batch.durable
 
     async def wait(self) -> None:
         await self._batch.settled()
@@ -151,6 +157,20 @@ class MemoryReader:
         found = self._disk.requests.get(Request(owner, route, key))
         return None if found is None else found[0]
 
+    async def approvals(
+        self, owner: Owner | None, limit: int, after: AskedPlace | None
+    ) -> list[Asked]:
+        """Requests that wait, of one owner or of all, the first to expire first."""
+        await self._turn()
+        found = [a for a in self._disk.asked.values() if owner in (None, a.key.owner)]
+        found = sorted(found, key=_asked_place)
+        return [a for a in found if after is None or _asked_place(a) > after][:limit]
+
+    async def approval(self, request_id: RequestId) -> Asked | None:
+        """One request, if it waits."""
+        await self._turn()
+        return self._disk.asked.get(request_id)
+
     async def with_children(self) -> list[SessionKey]:
         """The sessions that have begun children and not been told of their end."""
         await self._turn()
@@ -160,6 +180,11 @@ class MemoryReader:
         """Where the channel's stream stood when the last of its updates was taken; or empty."""
         await self._turn()
         return self._disk.cursors.get(channel, "")
+
+    async def message_digest(self, place: str, message_id: str) -> str:
+        """The digest of the words last taken under that name; empty: none, or long ago."""
+        await self._turn()
+        return self._disk.said.get((place, message_id), ("", 0.0))[0]
 
     async def seen(self, channel: str, external_id: str) -> bool:
         """Whether this update of the channel was taken before, within its retention."""
@@ -181,6 +206,19 @@ class MemoryReader:
         """One message, within its retention."""
         await self._turn()
         return self._disk.outbox.get(delivery_id)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Nothing is doubted in memory."""
+        return None
+
+    @property
+    def trusted_since(self) -> float:
+        """All of it."""
+        return 0.0
+
+    async def trust(self) -> None:
+        """There is nothing to note."""
 
     async def prune(self, deltas_before: float, keys_before: float) -> int:
         """Forget deltas of runs that ended, and request keys, older than this."""
@@ -249,13 +287,14 @@ class MemoryJournal(MemoryReader):
     def _row(self, run: Run, stream: int, facts: Sequence[Fact], first: int) -> RunRow:
         ends = (n for n, f in enumerate(facts, first) if isinstance(f, TERMINAL))
         ended = next((n for n in ends if run_of(facts[n - first]) == run.id), None)
+        begun = next((n for n, f in enumerate(facts, first) if run_of(f) == run.id), first)
         places = [self._batch, self._inflight, self._disk]  # the newest knows best
         known = next((p.runs[run.id] for p in places if p and run.id in p.runs), None)
         return RunRow(
             run_id=run.id,
             key=self._keys[stream],
             stream=stream,
-            first_seq=known.first_seq if known else first_of(run.id, facts, first),
+            first_seq=known.first_seq if known else begun,
             ended_seq=ended,
             status=run.status,
             created_at=run.created_at,
@@ -372,6 +411,10 @@ class MemoryJournal(MemoryReader):
             _tell(listener)
         for lost in (batch, behind):
             lost.settle(error)
+
+
+def _asked_place(asked: Asked) -> AskedPlace:
+    return asked.requested.expires_at, asked.requested.request_id
 
 
 def _place(row: SessionRow) -> tuple[float, int]:

@@ -130,6 +130,7 @@ class Telegram:
         self.calls: list[Call] = []
         self.accepted: list[Taken] = []
         self.delay_s = 0.0  # before every answer
+        self.newest_first = False  # the order of updates in an answer to a poll
         self.weather: Callable[[Call], Fault | None] = lambda _: None
         self.messages: dict[tuple[int, int], Json] = {}
         self.pending: list[Json] = []  # updates that nobody has confirmed
@@ -205,6 +206,28 @@ class Telegram:
     def edit(self, message: Json, text: str) -> None:
         """Somebody changes what they wrote."""
         message |= {"text": text, "edit_date": int(time.time())}
+        self._update("edited_message", message)
+
+    def forward(self, chat: Chat, text: str, name: str, user: int = 0) -> Json:
+        """Somebody forwards what another has written."""
+        message = self._message(chat, self._person(chat, user), text)
+        origin = {"type": "hidden_user", "sender_user_name": name, "date": int(time.time())}
+        message["forward_origin"] = origin
+        self._update("message", message)
+        return message
+
+    def share(self, chat: Chat, latitude: float, user: int = 0) -> Json:
+        """Somebody shares where they are, live."""
+        message = self._message(chat, self._person(chat, user), "")
+        del message["text"]
+        message["location"] = {"latitude": latitude, "longitude": 11.5, "live_period": 900}
+        self._update("message", message)
+        return message
+
+    def move(self, message: Json, latitude: float) -> None:
+        """They are elsewhere: an edit of the message, as Telegram has it."""
+        message["location"]["latitude"] = latitude
+        message["edit_date"] = int(time.time())
         self._update("edited_message", message)
 
     def click(self, message: Json, data: str, user: int = 0) -> str:
@@ -399,7 +422,7 @@ class Telegram:
                 "Conflict: terminated by other getUpdates request; "
                 "make sure that only one bot instance is running",
             )
-        return self.pending[:limit]
+        return self.pending[:limit][::-1] if self.newest_first else self.pending[:limit]
 
     def _allow(self, params: Json) -> None:
         """Which updates are made from now on; what was set stays if nothing is said."""

@@ -11,10 +11,34 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from holdfast.core.approval import Choice
-from holdfast.core.call import OnCrash
+from holdfast.core.approval.approval import Choice, Level
+from holdfast.core.approval.execution import ExecutionRequest, Parsed, Wants
+from holdfast.core.approval.tree import LeftOut, Tree
+from holdfast.core.run.call import OnCrash
 from holdfast.errors import ToolFailed
-from holdfast.tools.tool import Context, Done, Effect, Outcome, Permission, Question, Tool, free
+from holdfast.tools.sandbox import private
+from holdfast.tools.tool import (
+    Context,
+    Done,
+    Effect,
+    Judge,
+    Outcome,
+    Permission,
+    Question,
+    Tool,
+    free,
+)
+
+TRACED = "HOLDFAST_TEST_TRACED"
+
+
+def look_at_nothing() -> None:
+    """Have no machine to look through: a tracer stops at every system call, so that takes 7 s."""
+    private.HERE = private.Private(roots=())
+
+
+if os.environ.get(TRACED):
+    look_at_nothing()
 
 
 class Bump(msgspec.Struct):
@@ -113,6 +137,32 @@ def _preview(asked: msgspec.Struct) -> str:
     return str(asked)
 
 
+async def tell_ground(context: Context, asked: Touch) -> Outcome:
+    """Say whether it runs because a rule calls it harmless."""
+    return Done(f"unasked: {context.unasked}")
+
+
+async def judged(context: Context, asked: Touch) -> Permission:
+    """As a command line of one word would be."""
+
+    async def look(within_s: float, but: LeftOut) -> tuple[Tree, ...]:
+        return ()
+
+    request = ExecutionRequest(
+        what=Parsed(((asked.path,),)),
+        cwd=str(context.workspace),
+        programs={},
+        files={},
+        environment={},
+        stdin="",
+        profile=(),
+        wants=Wants(),
+        purpose="",
+        bash="/bin/bash",
+    )
+    return Judge(request, Level.L2, look)
+
+
 async def ask_first(context: Context, asked: Bump) -> Permission:
     """Whatever it is, somebody has to say yes to exactly this."""
     execution = sha256(f"{asked.path}\0{asked.tag}\0{_seal()}".encode()).hexdigest()
@@ -130,6 +180,7 @@ TOOLS = (
     Tool(
         "risky", "Append a line.", Bump, Effect.ACT, OnCrash.UNKNOWN, 10, bump, _preview, ask_first
     ),
+    Tool("ground", "Tell.", Touch, Effect.ACT, OnCrash.UNKNOWN, 10, tell_ground, _preview, judged),
     Tool("bump", "Append a line.", Bump, Effect.ACT, OnCrash.UNKNOWN, 10, bump, _preview, free),
     Tool(
         "peek",

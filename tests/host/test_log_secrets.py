@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import observe
 from holdfast.core.redaction import REDACTED, Redactor
+from holdfast.host import observe
 
 pytestmark = pytest.mark.fault("F-39")
 
@@ -19,7 +19,7 @@ SECRET = 'sk-"canary"\\0001'
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
     """What a logger of our form writes."""
-    form = observe.JsonLines()
+    form = observe.JsonFormatter()
     form.redactor = Redactor([SECRET])
     written = io.StringIO()
     handler = logging.StreamHandler(written)

@@ -12,7 +12,7 @@ LINES = 20_000
 # Says more than any pipe holds, then that it has come this far; then waits to be read.
 TALKER = f"""
 import sys
-from holdfast import observe
+from holdfast.host import observe
 observe.setup("info")
 for n in range({LINES}):
     observe.log.info("line", extra={{"n": n, "text": "x" * 200}})
@@ -49,8 +49,29 @@ def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_it_dropped() -> N
     assert len(kept) < LINES and len(kept) + sum(dropped) == LINES
 
 
+REPEATING = """
+import logging
+from holdfast.host import observe
+observe.setup("info")
+for n in range(1000):
+    logging.getLogger("asyncio").error("out of system resource")
+    observe.log.info("ours")
+logging.getLogger("asyncio").error("something else")
+"""
+
+
+@pytest.mark.fault("F-29")
+def test_a_library_that_repeats_itself_is_logged_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REPEATING], capture_output=True, text=True, check=True, timeout=30
+    )
+    said = [json.loads(line)["message"] for line in done.stderr.splitlines()]
+    assert [m for m in said if m != "ours"] == ["out of system resource", "something else"]
+    assert said.count("ours") == 1000
+
+
 def test_what_was_said_last_is_written_at_an_ordinary_end() -> None:
-    words = 'from holdfast import observe; observe.setup("info"); observe.log.info("bye")'
+    words = 'from holdfast.host import observe; observe.setup("info"); observe.log.info("bye")'
     done = subprocess.run(
         [sys.executable, "-c", words], capture_output=True, text=True, check=True, timeout=30
     )
@@ -61,7 +82,7 @@ def test_without_a_stderr_the_log_goes_nowhere_and_never_into_what_got_its_numbe
     tmp_path: Path,
 ) -> None:
     words = (
-        "from holdfast import observe; observe.setup('info'); import os; "
+        "from holdfast.host import observe; observe.setup('info'); import os; "
         f"file = open({str(tmp_path / 'file')!r}, 'w'); assert file.fileno() == 2; "
         "observe.log.info('bye'); observe.flush(5.0); print('well')"
     )

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import anyio
 
-from holdfast.core.chats import UpdateTaken
-from holdfast.core.delivery import SendAccepted, SendStarted
+from holdfast.core.chat.chats import UpdateTaken
+from holdfast.core.chat.delivery import SendAccepted, SendStarted
 from holdfast.core.types import Fact, SessionId, SessionKey
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
+from tests.fakes.clock import FIRST_BOOT
 from tests.journal.conformance import ME
 from tests.journal.conformance_chats import Scribe, came, fate, message, said
 
@@ -36,7 +37,7 @@ async def chatter(journal: Journal, tell: Callable[[int], object] = lambda _: No
 
 
 async def main(directory: Path) -> None:
-    journal = await SqliteJournal.open(directory / "journal.db", Blobs(directory), boot_id="boot")
+    journal = await SqliteJournal.open(directory / "journal.db", Blobs(directory), now=FIRST_BOOT)
     await chatter(journal, lambda number: os.write(1, b"%d\n" % number))
     await journal.aclose()
 

@@ -12,19 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.core import run as machine
-from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import MessageDelta, ReasoningDelta, Record
 from holdfast.core.inbox import Idempotency, InputAdmitted, InputPromoted
-from holdfast.core.run import (
-    ModelAnswered,
-    Run,
-    RunCompleted,
-    RunQueued,
-    RunStarted,
-    Status,
-)
-from holdfast.core.session import SessionOpened
+from holdfast.core.run import run as machine
+from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.run.run import ModelAnswered, Run, RunCompleted, RunPhase, RunQueued, RunStarted
+from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Journal, RunFilter, StreamRow
@@ -285,13 +278,13 @@ class JournalSuite:
         row = await accept(journal)
         found = await journal.run(RUN)
         assert found is not None
-        assert (found.status, found.ended_seq, found.first_seq) == (Status.QUEUED, None, 2)
+        assert (found.status, found.ended_seq, found.first_seq) == (RunPhase.QUEUED, None, 2)
         facts, run = finished(machine.queue(queued(), 1.0), 2.0)
         await journal.append(row.stream, 3, 2.0, facts, [run]).wait()
         found = await journal.run(RUN)
         assert found is not None
         assert (found.status, found.ended_seq, found.last_event, found.updated_at) == (
-            Status.COMPLETED,
+            RunPhase.COMPLETED,
             7,
             "run.completed",
             2.0,
@@ -317,7 +310,7 @@ class JournalSuite:
         row = await accept(journal)
         call_id, children = CallId("c"), (RunId("run_2"), RunId("run_3"))
         begun = [ChildBegun(run_id=RUN, call_id=call_id, child=c, task="t") for c in children]
-        ended = [ChildEnded(child=c, call_id=call_id, status=Status.COMPLETED) for c in children]
+        ended = [ChildEnded(child=c, call_id=call_id, status=RunPhase.COMPLETED) for c in children]
         await journal.append(row.stream, 3, 2.0, begun, []).wait()
         assert await journal.with_children() == [KEY]
         await journal.append(row.stream, 5, 3.0, ended[:1], []).wait()
@@ -349,8 +342,8 @@ class JournalSuite:
         assert await ids(limit=2, owner=None) == ["run_5", "run_4"]
         assert await ids(after=RunId("run_3"), limit=2) == ["run_2", "run_1"]
         assert await ids(session_id=SessionId("s1n3")) == ["run_3"]
-        assert await ids(status=frozenset({Status.COMPLETED})) == []
-        assert len(await ids(status=frozenset({Status.QUEUED, Status.RUNNING}))) == 5
+        assert await ids(status=frozenset({RunPhase.COMPLETED})) == []
+        assert len(await ids(status=frozenset({RunPhase.QUEUED, RunPhase.RUNNING}))) == 5
 
     async def test_a_request_key_is_remembered_with_its_run(self, journal: Journal) -> None:
         row = journal.open_stream(KEY)

@@ -9,16 +9,17 @@ from pathlib import Path
 from random import Random
 from typing import get_args
 
+import msgspec
 import pytest
 
-from holdfast.core import delivery as machine
-from holdfast.core import run as runs
 from holdfast.core.address import Address, ChatType
-from holdfast.core.chats import UpdateTaken
-from holdfast.core.delivery import (
+from holdfast.core.chat import delivery as machine
+from holdfast.core.chat.chats import UpdateTaken
+from holdfast.core.chat.delivery import (
     TRANSITIONS,
     Delivery,
     DeliveryQueued,
+    DeliveryStatus,
     SendAbandoned,
     SendAccepted,
     SendDeferred,
@@ -26,9 +27,9 @@ from holdfast.core.delivery import (
     SendHeld,
     SendReleased,
     SendStarted,
-    Status,
 )
-from holdfast.core.inbox import Came, InputAdmitted
+from holdfast.core.inbox import InputAdmitted, UpdateRef
+from holdfast.core.run import run as runs
 from holdfast.core.types import DeliveryId, Fact, InputId, RunId, SessionId, SessionKey
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Journal, Outbound
@@ -38,10 +39,10 @@ DAY_S = 86_400.0
 CHAT = Address(platform="tg", chat_type=ChatType.DIRECT, chat="7")
 
 
-def came(number: int, channel: str = "tg", cursor: str | None = None) -> Came:
+def came(number: int, channel: str = "tg", cursor: str | None = None) -> UpdateRef:
     """Update `number`; its cursor is the same unless it is given."""
     moved = str(number) if cursor is None else cursor
-    return Came(channel=channel, external_id=f"u{number}", cursor=moved, message_id="m")
+    return UpdateRef(channel=channel, external_id=f"u{number}", cursor=moved, message_id="m")
 
 
 def said(number: int, channel: str = "tg", cursor: str | None = None) -> InputAdmitted:
@@ -158,7 +159,7 @@ class ChatSuite:
         assert await journal.cursor("tg") == ""
         assert not await journal.seen("tg", "u1")
         assert await journal.undelivered() == []
-        assert await journal.deliveries(frozenset(Status), 10) == []
+        assert await journal.deliveries(frozenset(DeliveryStatus), 10) == []
         assert await journal.delivery(DeliveryId("d")) is None
 
     async def test_an_input_moves_the_cursor_of_its_channel_and_no_other(
@@ -195,6 +196,28 @@ class ChatSuite:
         await scribe.says(said(2, cursor=""))
         assert await journal.cursor("tg") == "1"
         assert await journal.seen("tg", "u2")
+
+    async def test_of_a_message_the_words_taken_last_are_known_within_their_retention(
+        self, journal: Journal
+    ) -> None:
+        def words(
+            number: int, digest: str, place: str = "here", message_id: str = "7"
+        ) -> UpdateRef:
+            return msgspec.structs.replace(
+                came(number), place=place, message_id=message_id, digest=digest
+            )
+
+        scribe = Scribe(journal)
+        assert await journal.message_digest("here", "7") == ""
+        await scribe.says(UpdateTaken(came=words(1, "a")))
+        await scribe.says(UpdateTaken(came=words(2, "z", "there")))
+        await scribe.says(UpdateTaken(came=words(3, "y", message_id="8")))
+        assert await journal.message_digest("here", "7") == "a"
+        await scribe.says(UpdateTaken(came=words(4, "b")), UpdateTaken(came=came(5)))
+        assert await journal.message_digest("here", "7") == "b"
+        assert await journal.message_digest("there", "7") == "z"
+        await journal.prune(deltas_before=0, keys_before=1e12)
+        assert await journal.message_digest("here", "7") == ""
 
     async def test_an_input_that_did_not_come_through_a_chat_moves_nothing(
         self, journal: Journal
@@ -258,8 +281,8 @@ class ChatSuite:
         await scribe.says(fate(SendStarted, "a", 1), fate(SendAccepted, "a", 42))
         await scribe.says(fate(SendAbandoned, "b", 1), fate(SendHeld, "c", 1))
         assert names(await journal.undelivered()) == ["c", "d"]
-        assert names(await journal.deliveries(frozenset({Status.SENT}), 10)) == ["a"]
-        bad = frozenset({Status.DEAD, Status.HELD})
+        assert names(await journal.deliveries(frozenset({DeliveryStatus.SENT}), 10)) == ["a"]
+        bad = frozenset({DeliveryStatus.DEAD, DeliveryStatus.HELD})
         assert names(await journal.deliveries(bad, 10)) == ["c", "b"]
         assert names(await journal.deliveries(bad, 1)) == ["c"]
         assert await journal.deliveries(frozenset(), 10) == []
@@ -273,7 +296,7 @@ class ChatSuite:
         await scribe.says(message("d"), fate(SendStarted, "d", 1))
         await scribe.says(message("d", "again"), said(1))
         (found,) = await journal.undelivered()
-        assert (found.queued.text, found.now.status) == ("hello", Status.SENDING)
+        assert (found.queued.text, found.now.status) == ("hello", DeliveryStatus.SENDING)
         assert await journal.cursor("tg") == "1"
 
     async def test_what_the_machine_does_not_allow_changes_nothing(self, journal: Journal) -> None:
@@ -308,7 +331,7 @@ class ChatSuite:
                 fate(SendStarted, sent, 1), fate(SendAccepted, sent, 2),
                 fate(SendAbandoned, dead, 1), fate(SendHeld, held, 1),
             )  # fmt: skip
-        known = frozenset(Status)
+        known = frozenset(DeliveryStatus)
 
         async def prune(now: float) -> list[str]:
             """As it is asked for: request keys are kept for a day."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import run as machine
 from holdfast.core.messages import Assistant, Message, User
-from holdfast.core.run import Parent, RunQueued, Status
-from holdfast.core.session import (
+from holdfast.core.run import run as machine
+from holdfast.core.run.run import Parent, RunPhase, RunQueued
+from holdfast.core.session.session import (
     ModelChosen,
     SessionReopened,
     SessionReset,
@@ -240,4 +240,4 @@ class SessionSuite:
         async with self.make(tmp_path) as after:
             assert await after.sessions(ME, 10, None) == shown
             assert (shown[0].title, shown[0].unfinished) == ("t", 1)
-            assert [r.status for r in await after.unfinished()] == [Status.QUEUED]
+            assert [r.status for r in await after.unfinished()] == [RunPhase.QUEUED]

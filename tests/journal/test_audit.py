@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from holdfast.core.redaction import REDACTED, Redactor
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.audit import GAP, GENESIS, TORN, Audit, Entry, read, verify
+from holdfast.journal.audit import GAP, GENESIS, TORN, Audit, AuditEntry, read, verify
 
-ENTRY = Entry(
+ENTRY = AuditEntry(
     kind="approval.granted",
     who="operator",
     platform="cli",
@@ -51,7 +51,7 @@ def opened(path: Path, *secrets: str) -> Iterator[Audit]:
 def write(path: Path, count: int, *, run_id: str = "run_1") -> None:
     with opened(path) as audit:
         for n in range(count):
-            audit.append(Entry(kind="call.started", run_id=run_id, call_id=f"c{n}"))
+            audit.append(AuditEntry(kind="call.started", run_id=run_id, call_id=f"c{n}"))
 
 
 def head_of(path: Path) -> Path:
@@ -105,7 +105,7 @@ def test_appends_from_many_threads_are_one_chain(path: Path) -> None:
 @pytest.mark.fault("F-39")
 def test_no_secret_is_written_down(path: Path) -> None:
     with opened(path, "sk-canary-0001") as audit:
-        audit.append(Entry(kind="call.denied", result="curl -H sk-canary-0001"))
+        audit.append(AuditEntry(kind="call.denied", result="curl -H sk-canary-0001"))
     assert b"canary" not in path.read_bytes()
     assert next(read(path)).result == f"curl -H {REDACTED}"
     assert not verify(path).why
@@ -264,10 +264,10 @@ def test_a_full_disk_refuses_the_entry_and_the_chain_is_whole_afterwards(path: P
 WRITER = """
 import sys
 from pathlib import Path
-from holdfast.journal.audit import Audit, Entry
+from holdfast.journal.audit import Audit, AuditEntry
 audit = Audit(Path(sys.argv[1]), lambda: 0.0)
 for n in range(100_000):
-    audit.append(Entry(kind="call.started", call_id=str(n), result="x" * (n % 997)))
+    audit.append(AuditEntry(kind="call.started", call_id=str(n), result="x" * (n % 997)))
     print(n, flush=True)
 """
 

@@ -6,13 +6,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from holdfast.core.approval import Grant, Standing
-from holdfast.core.call import CallSettled, Outcome
+from holdfast.core.approval.approval import ApprovalRequested, Choice, Grant, Standing
+from holdfast.core.approval.rules import HostRule
+from holdfast.core.approval.tree import Tree
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.rules import Host
-from holdfast.core.run import (
-    Cause,
+from holdfast.core.run.call import CallAsked, CallSettled, Outcome
+from holdfast.core.run.run import (
+    CutCause,
     ModelAnswered,
     Origin,
     RunHeld,
@@ -25,6 +27,7 @@ from holdfast.core.types import (
     CallId,
     Fact,
     InputId,
+    RequestId,
     RunId,
     SessionId,
     SessionKey,
@@ -36,7 +39,7 @@ pytestmark = pytest.mark.promise("BACK-08")
 
 RUN = RunId("run")
 FACTS: tuple[Fact, ...] = (
-    RunInterrupted(run_id=RUN, cause=Cause.CRASH, reason="why", cut_at=12.5),
+    RunInterrupted(run_id=RUN, cause=CutCause.CRASH, reason="why", cut_at=12.5),
     RunHeld(run_id=RUN, until=12.5),
     RunResumed(run_id=RUN, cause="crash"),
     RunQueued(run_id=RUN, input_id=InputId("in"), model="m", origin=Origin(platform="cli")),
@@ -46,6 +49,17 @@ FACTS: tuple[Fact, ...] = (
     CallSettled(
         run_id=RUN, call_id=CallId("c"), tool="t", outcome=Outcome.OK, text="x", duration_s=1.5
     ),
+)
+ASKED = ApprovalRequested(
+    run_id=RUN,
+    call_id=CallId("c"),
+    request_id=RequestId("q"),
+    command="make",
+    description="d",
+    execution="e",
+    choices=(Choice.ONCE,),
+    expires_at=1.0,
+    trees=(Tree(path="/w", files=2, identity="i", content="c", but=("log",), looked_ns=3),),
 )
 # What each can do without: a time stamp, or a field that has a default.
 SPARE = {
@@ -102,7 +116,7 @@ def test_a_damaged_time_stamp_is_no_time_and_that_is_logged(
     row = b'{"kind":"run.interrupted","run_id":"run","cause":"crash","reason":"","cut_at":"soon"}'
     with caplog.at_level(logging.WARNING):
         assert codec.decode(row, codec.VERSION) == RunInterrupted(
-            run_id=RUN, cause=Cause.CRASH, reason="", cut_at=0.0
+            run_id=RUN, cause=CutCause.CRASH, reason="", cut_at=0.0
         )
     assert "damaged fields left out" in caplog.text
 
@@ -122,10 +136,10 @@ def test_inside_a_field_only_what_is_damaged_drops_unless_it_cannot_be_without()
 @pytest.mark.parametrize(
     ("fact", "field"),
     [
-        (Standing(permission=Host(name="h"), by=OPERATOR, revoked=True), "revoked"),
+        (Standing(permission=HostRule(name="h"), by=OPERATOR, revoked=True), "revoked"),
         (
             Grant(
-                permission=Host(name="h"),
+                permission=HostRule(name="h"),
                 session=SessionKey(OPERATOR, SessionId("s")),
                 user=OPERATOR,
                 expires_at=1.0,
@@ -133,6 +147,7 @@ def test_inside_a_field_only_what_is_damaged_drops_unless_it_cannot_be_without()
             "expires_at",
         ),
         (FACTS[3], "origin"),
+        (ASKED, "trees"),
     ],
 )
 def test_what_permits_something_and_for_whom_a_run_works_is_not_guessed(
@@ -152,3 +167,26 @@ def test_what_is_no_fact_is_an_error(row: bytes) -> None:
 @pytest.mark.parametrize(("column", "at"), [(1.5, 1.5), (2, 2.0), ("?", 0.0), (None, 0.0)])
 def test_a_damaged_time_of_a_row_is_no_time(column: object, at: float) -> None:
     assert codec.time_of(column) == at
+
+
+# As version 0.1.0 wrote them, before and after approvals were bound to trees. Never to be changed.
+OLD_QUESTION = (
+    b'{"kind":"approval.requested","run_id":"run","call_id":"c","request_id":"q","command":"make",'
+    b'"description":"d","execution":"e","choices":["once"],"expires_at":1.0,"offers":[]}'
+)
+OLD_CALL = b'{"kind":"call.asked","run_id":"run","call_id":"c","request_id":"q"}'
+QUESTION = (
+    OLD_QUESTION[:-1] + b',"trees":[{"kind":"Tree","path":"/w","files":2,"identity":"i",'
+    b'"content":"c","but":["log"],"looked_ns":3}]}'
+)
+CALL = OLD_CALL[:-1] + b',"holds":true}'
+
+
+@pytest.mark.fault("F-33")
+def test_questions_of_both_kinds_load_for_ever() -> None:
+    held = CallAsked(run_id=RUN, call_id=CallId("c"), request_id=RequestId("q"), holds=True)
+    assert codec.decode(QUESTION, codec.VERSION) == ASKED
+    assert codec.encode(ASKED) == QUESTION
+    assert codec.decode(CALL, codec.VERSION) == held
+    assert codec.decode(OLD_QUESTION, codec.VERSION) == replace(ASKED, trees=())
+    assert codec.decode(OLD_CALL, codec.VERSION) == replace(held, holds=False)

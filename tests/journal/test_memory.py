@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.core import run as machine
 from holdfast.core.events import Record
-from holdfast.core.run import RunResumed, RunStarted
+from holdfast.core.run import run as machine
+from holdfast.core.run.run import RunResumed, RunStarted
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Journal
 from tests.fakes.memory_disk import Disk
@@ -24,6 +24,7 @@ from tests.journal.conformance import (
     everything,
     queued,
 )
+from tests.journal.conformance_approvals import ApprovalSuite
 from tests.journal.conformance_chats import ChatSuite
 from tests.journal.conformance_sessions import SessionSuite
 
@@ -55,6 +56,10 @@ class _Memory:
 
 
 class TestMemory(_Memory, JournalSuite):
+    pass
+
+
+class TestMemoryApprovals(_Memory, ApprovalSuite):
     pass
 
 

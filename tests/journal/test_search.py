@@ -11,15 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.call import CallSettled, Outcome
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted
 from holdfast.core.messages import Assistant, Message, System, ToolResult, User
-from holdfast.core.run import ModelAnswered
-from holdfast.core.session import SessionSeeded, SessionTitled
-from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId
+from holdfast.core.run.call import CallSettled, Outcome
+from holdfast.core.run.run import ModelAnswered
+from holdfast.core.session.session import SessionSeeded, SessionTitled
+from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.search import AFTER, BEFORE, FILE, Behind, Damaged, Hit, Index, Place
+from holdfast.journal.journal import SessionRow
+from holdfast.journal.search import AFTER, BEFORE, FILE, Behind, Damaged, Hit, Index
 
 ME = Owner("me")
 RUN = RunId("run_1")
@@ -43,6 +44,12 @@ def seeded(*messages: Message, said_at: float = 0.0) -> SessionSeeded:
     return SessionSeeded(messages=messages, source="fork of x", said_at=said_at)
 
 
+def row(owner: Owner, name: str, created_at: float, changed_at: float) -> SessionRow:
+    key = SessionKey(owner, SessionId(name))
+    times = (created_at, changed_at, changed_at)
+    return SessionRow(key, 1, "", "", "open", "", "", "", *times, unfinished=0)
+
+
 class Library:
     """An index, and sessions that are put into it as the journal would have them."""
 
@@ -61,7 +68,7 @@ class Library:
         created_at: float = 1.0,
     ) -> None:
         """A session's facts from number `first` on, all of the same time."""
-        place = Place(owner, SessionId(name), 1, created_at, at + first)
+        place = row(owner, name, created_at, at + first)
         records = [Record(1, number, at, fact) for number, fact in enumerate(facts, first)]
         for behind in self.index.behind([place]):
             self.index.take([(behind, records)])
@@ -80,7 +87,7 @@ def library(tmp_path: Path) -> Iterator[Library]:
     made.index.close()
 
 
-def test_what_people_and_the_model_said_is_found_with_where_and_when(library: Library) -> None:
+def test_messages_of_users_and_models_are_found_with_session_and_time(library: Library) -> None:
     library.put("s", asked("Why does the harbour freeze?"), answered("Because of the wind."))
     assert library.hits("harbour") == [
         Hit(SessionId("s"), "", "user", NOW, f"Why does the {BEFORE}harbour{AFTER} freeze?")
@@ -120,7 +127,7 @@ def test_scripts_without_spaces_are_found_in_the_middle_and_shown_as_they_were(
     assert library.find("气天") == []
 
 
-def test_what_tools_put_out_and_what_nobody_said_is_not_found(library: Library) -> None:
+def test_tool_output_and_notices_are_not_found(library: Library) -> None:
     settled = CallSettled(
         run_id=RUN, call_id=CallId("c"), tool="terminal", outcome=Outcome.OK, text="needle"
     )
@@ -184,7 +191,7 @@ def test_a_better_place_comes_before_a_slightly_newer_one(library: Library) -> N
     assert library.find("granite") == ["about", "aside"]
 
 
-def test_the_word_itself_comes_before_longer_ones(library: Library) -> None:
+def test_an_exact_word_ranks_before_longer_ones(library: Library) -> None:
     library.put("itself", asked("of port 80 and so on"), at=NOW - 3 * DAY)
     for n in range(10):
         library.put(f"longer{n}", asked(f"of port 80{n} and so on"))
@@ -231,7 +238,7 @@ def test_only_the_owners_own_sessions_are_found(library: Library) -> None:
         ("   ", []),
     ],
 )
-def test_what_is_asked_for_is_words_and_never_a_language(
+def test_a_query_is_never_read_as_fts_syntax(
     library: Library, words: str, found: list[str]
 ) -> None:
     library.put("s", asked('They say "hello world" 🎉 to everybody'))
@@ -269,7 +276,7 @@ def test_a_snippet_is_one_line_of_bounded_length_with_the_hit_in_it(library: Lib
 def test_what_is_in_is_not_taken_twice_and_what_is_new_is_added(library: Library) -> None:
     library.put("s", asked("one"), answered("two"))
     everything = [asked("one"), answered("two"), asked("three")]
-    place = Place(ME, SessionId("s"), 1, 1.0, NOW + 99)
+    place = row(ME, "s", 1.0, NOW + 99)
     [behind] = library.index.behind([place])
     assert behind == Behind(place, 2)
     records = [Record(1, n, NOW, fact) for n, fact in enumerate(everything, 1)]
@@ -331,7 +338,7 @@ def test_a_file_that_is_no_index_is_damaged_and_can_be_discarded(
     "harm",
     ["DROP TABLE said", "DROP TABLE sessions", "DELETE FROM said_data", "PRAGMA user_version = 99"],
 )
-def test_an_index_that_is_not_whole_says_so(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_index_is_reported(tmp_path: Path, harm: str) -> None:
     library = Library(tmp_path / FILE)
     library.put("s", asked("hello"))
     library.index.close()
@@ -348,7 +355,7 @@ def test_an_index_that_is_not_whole_says_so(tmp_path: Path, harm: str) -> None:
     index.discard()
 
 
-def test_where_nothing_can_be_written_that_is_said_and_nothing_is_discarded(tmp_path: Path) -> None:
+def test_an_unwritable_index_is_reported_and_not_discarded(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     index = Index(tmp_path / "gone" / "deeper" / FILE)
     with pytest.raises(JournalUnavailable, match="cannot be used"):

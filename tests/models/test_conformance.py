@@ -14,7 +14,7 @@ from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.errors import Overflow, Rejected, Transient
 from holdfast.models.model import Answer, Model, Piece, Reasoning, Request, Text, ToolSpec
 from holdfast.models.offline import Offline
-from holdfast.models.openai import OpenAI
+from holdfast.models.openai import OpenAIModel
 from holdfast.models.scripted import Scripted
 from tests.fakes.model_server import (
     Ask,
@@ -75,7 +75,7 @@ def _react(ask: Ask) -> Reply:
 @asynccontextmanager
 async def openai(tmp_path: Path) -> AsyncIterator[Case]:
     fail: dict[type[Exception], str] = {Transient: "busy", Overflow: "long", Rejected: "never"}
-    async with serve(_react) as server, aclosing(OpenAI(server.base_url, "key")) as model:
+    async with serve(_react) as server, aclosing(OpenAIModel(server.base_url, "key")) as model:
         yield Case(model, "fake", "think", "two calls", "hang", fail, server.idle)
 
 
@@ -121,6 +121,12 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     opener: Opener = request.param
     async with opener(tmp_path) as case:
         yield case
+
+
+ONLINE = pytest.mark.parametrize(
+    "case", [openai, scripted], indirect=True, ids=["openai", "scripted"]
+)
+"""Providers that wait for a server, and can fail."""
 
 
 async def listen(case: Case, *messages: Message) -> list[Piece]:
@@ -183,9 +189,8 @@ async def test_one_who_stops_listening_leaves_nothing_behind(case: Case) -> None
         await case.settled()
 
 
+@ONLINE
 async def test_cancelling_while_nothing_comes_leaves_nothing_behind(case: Case) -> None:
-    if not case.hang:
-        pytest.skip("this provider never waits")
     with anyio.CancelScope() as scope:
         async for _ in case.model.stream(case.ask(User(case.hang))):
             scope.cancel()
@@ -194,10 +199,9 @@ async def test_cancelling_while_nothing_comes_leaves_nothing_behind(case: Case) 
         await case.settled()
 
 
+@ONLINE
 @pytest.mark.parametrize("kind", [Transient, Overflow, Rejected])
 async def test_the_type_of_a_failure_says_who_acts_next(case: Case, kind: type[Exception]) -> None:
-    if kind not in case.fail:
-        pytest.skip("this provider never fails so")
     with pytest.raises(kind):
         await listen(case, User(case.fail[kind]))
 

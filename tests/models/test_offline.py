@@ -70,7 +70,7 @@ async def test_a_command_becomes_the_call_it_means(
 @pytest.mark.parametrize(
     "words", ["help", "hello", "read me a story", "find out more", "write", "", "what is love?"]
 )
-async def test_other_words_are_answered_with_what_is_possible(words: str) -> None:
+async def test_other_messages_are_answered_with_help(words: str) -> None:
     answer = await ask(User(words))
     assert answer == Answer(HELP)
     for part in ("No model", "OPENAI_API_KEY", "OPENAI_BASE_URL", "HOLDFAST_MODEL", "doctor"):
@@ -97,7 +97,7 @@ async def test_results_are_handed_over_as_what_they_are() -> None:
     assert answer == Answer(f"{NOTE}\nfirst\nsecond")
 
 
-async def test_the_note_of_a_cut_is_not_taken_for_words() -> None:
+async def test_the_resume_note_is_not_read_as_a_command() -> None:
     call = Assistant("", (Proposal(CallId("a"), "read_file", "{}"),))
     (proposal,) = (await ask(User(f"{NOTED}\n\nread x"))).calls
     assert proposal.tool == "read_file"
@@ -112,7 +112,7 @@ async def test_a_new_command_after_an_answer_is_a_new_command() -> None:
     assert proposal.tool == "list_files"
 
 
-async def test_it_says_that_nobody_looked_at_a_picture() -> None:
+async def test_it_says_that_it_cannot_see_images() -> None:
     picture = (Image("image/png", b"png"),)
     assert await ask(User("what is this?", picture)) == Answer(UNSEEN + HELP)
     assert await ask(User("ls"), Assistant("a.txt"), User("", picture)) == Answer(UNSEEN + HELP)

@@ -11,9 +11,9 @@ import pytest
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
 from holdfast.errors import HoldfastError, Misconfigured, Overflow, Rejected, Transient
-from holdfast.models.completions import Incoming, Peer
+from holdfast.models.completions import AnswerParser, Peer
 from holdfast.models.model import Answer, Piece, Reasoning, Request, Text, ToolSpec
-from holdfast.models.openai import OpenAI
+from holdfast.models.openai import OpenAIModel
 from tests.fakes.model_server import (
     DONE,
     Abort,
@@ -47,22 +47,22 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def model(server: ModelServer) -> AsyncIterator[OpenAI]:
-    async with aclosing(OpenAI(server.base_url, KEY)) as model:
+async def model(server: ModelServer) -> AsyncIterator[OpenAIModel]:
+    async with aclosing(OpenAIModel(server.base_url, KEY)) as model:
         yield model
 
 
-async def listen(model: OpenAI, request: Request = ASK) -> list[Piece]:
+async def listen(model: OpenAIModel, request: Request = ASK) -> list[Piece]:
     return [piece async for piece in model.stream(request)]
 
 
-async def answer(model: OpenAI, request: Request = ASK) -> Answer:
+async def answer(model: OpenAIModel, request: Request = ASK) -> Answer:
     last = (await listen(model, request))[-1]
     assert isinstance(last, Answer)
     return last
 
 
-async def failure(model: OpenAI) -> HoldfastError:
+async def failure(model: OpenAIModel) -> HoldfastError:
     with pytest.raises(HoldfastError) as caught:
         await listen(model)
     assert KEY not in str(caught.value)
@@ -70,7 +70,7 @@ async def failure(model: OpenAI) -> HoldfastError:
 
 
 async def test_a_conversation_reaches_the_server_in_its_own_form(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     proposal = Proposal(CallId("c1"), "ls", '{"path": "."}')
     messages: list[Message] = [
@@ -116,9 +116,7 @@ async def test_a_conversation_reaches_the_server_in_its_own_form(
     assert seen.headers["Authorization"] == f"Bearer {KEY}"
 
 
-async def test_pictures_reach_the_server_after_their_words(
-    server: ModelServer, model: OpenAI
-) -> None:
+async def test_images_are_sent_after_their_text(server: ModelServer, model: OpenAIModel) -> None:
     png, gif = Image("image/png", b"a picture"), Image("image/gif", b"another")
     said: list[Message] = [
         User("before"),
@@ -138,20 +136,20 @@ async def test_pictures_reach_the_server_after_their_words(
 
 
 async def test_without_key_and_tools_neither_is_mentioned(server: ModelServer) -> None:
-    async with aclosing(OpenAI(server.base_url + "/", "")) as model:
+    async with aclosing(OpenAIModel(server.base_url + "/", "")) as model:
         await listen(model)
     (seen,) = server.requests
     assert "Authorization" not in seen.headers
     assert "tools" not in seen.body
 
 
-async def test_a_huge_conversation_arrives_whole(server: ModelServer, model: OpenAI) -> None:
+async def test_a_huge_conversation_arrives_whole(server: ModelServer, model: OpenAIModel) -> None:
     await listen(model, Request("fake", "", [User("ü" * 1_500_000)], []))
     assert server.requests[0].body["messages"][0]["content"] == "ü" * 1_500_000
 
 
 async def test_text_is_handed_on_before_the_answer_is_over(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     wait = Wait()
     server.then(stream(token("one "), wait, token("two"), finish(), usage(3, 2), DONE))
@@ -166,7 +164,7 @@ async def test_text_is_handed_on_before_the_answer_is_over(
 
 
 async def test_events_that_arrive_together_become_one_piece(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     thoughts = b"".join(delta(reasoning_content=t) for t in "abc")
     words = b"".join(token(t) for t in "defg")
@@ -180,14 +178,14 @@ async def test_events_that_arrive_together_become_one_piece(
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
 async def test_reasoning_is_read_under_each_of_its_names(
-    server: ModelServer, model: OpenAI, name: str
+    server: ModelServer, model: OpenAIModel, name: str
 ) -> None:
     server.then(stream(delta(**{name: "hm"}), token("yes"), finish(), DONE))
     assert await answer(model) == Answer("yes", "hm")
 
 
 async def test_reasoning_that_is_no_string_is_passed_over(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     server.then(stream(delta(reasoning={"a": [1]}, content="yes"), finish(), DONE))
     assert await answer(model) == Answer("yes")
@@ -207,7 +205,7 @@ WIRE = (
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100, len(WIRE)])
 def test_an_answer_does_not_depend_on_how_its_bytes_are_cut(size: int) -> None:
-    incoming = Incoming(Peer("host", "m", ""), empty=False)
+    incoming = AnswerParser(Peer("host", "m", ""), empty=False)
     pieces = [
         p for i in range(0, len(WIRE), size) for p in incoming.feed(WIRE[i : i + size])
     ] + incoming.end()
@@ -216,7 +214,9 @@ def test_an_answer_does_not_depend_on_how_its_bytes_are_cut(size: int) -> None:
     assert incoming.answer(ASK) == Answer("grün 日本 🌊", "", (proposal,), Usage(4, 5))
 
 
-async def test_a_character_split_over_writes_is_whole(server: ModelServer, model: OpenAI) -> None:
+async def test_a_character_split_over_writes_is_whole(
+    server: ModelServer, model: OpenAIModel
+) -> None:
     raw, wait = token("日本"), Wait()
     cut = raw.index("本".encode()) + 1
     wait.gate.set()
@@ -224,17 +224,17 @@ async def test_a_character_split_over_writes_is_whole(server: ModelServer, model
     assert await answer(model) == Answer("日本")
 
 
-async def test_a_finished_answer_needs_no_done(server: ModelServer, model: OpenAI) -> None:
+async def test_a_finished_answer_needs_no_done(server: ModelServer, model: OpenAIModel) -> None:
     server.then(stream(token("ok"), finish()))
     assert await answer(model) == Answer("ok")
 
 
-async def test_done_alone_ends_an_answer(server: ModelServer, model: OpenAI) -> None:
+async def test_done_alone_ends_an_answer(server: ModelServer, model: OpenAIModel) -> None:
     server.then(stream(token("ok"), DONE))
     assert await answer(model) == Answer("ok")
 
 
-async def test_the_last_line_needs_no_newline(server: ModelServer, model: OpenAI) -> None:
+async def test_the_last_line_needs_no_newline(server: ModelServer, model: OpenAIModel) -> None:
     server.then(stream(token("ok"), finish().rstrip()))
     assert await answer(model) == Answer("ok")
 
@@ -243,19 +243,21 @@ async def test_the_last_line_needs_no_newline(server: ModelServer, model: OpenAI
     "reply", [stream(finish(), DONE), stream(DONE), Reply((), length=0), plain("")]
 )
 async def test_an_empty_answer_is_an_answer(
-    server: ModelServer, model: OpenAI, reply: Reply
+    server: ModelServer, model: OpenAIModel, reply: Reply
 ) -> None:
     server.then(reply)
     assert (await answer(model)).text == ""
 
 
-async def test_usage_said_several_times_counts_once(server: ModelServer, model: OpenAI) -> None:
+async def test_usage_sent_several_times_counts_once(
+    server: ModelServer, model: OpenAIModel
+) -> None:
     server.then(stream(token("a"), usage(5, 1), token("b"), usage(5, 2), finish(), usage(5, 2)))
     assert (await answer(model)).usage == Usage(5, 2)
 
 
 async def test_a_server_that_does_not_stream_is_understood(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     function = {"name": "ls", "arguments": {"path": "."}}
     server.then(plain("hi", tool_calls=[{"id": "x", "type": "function", "function": function}]))
@@ -269,7 +271,7 @@ def opening(tool: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_split_arguments_are_joined_and_calls_keep_their_order(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     one = call("ls", '{"path": "a"}', call_id="a", index=0, parts=5)
     two = call("cat", '{"path": "b"}', call_id="b", index=1, parts=3)
@@ -294,7 +296,7 @@ async def test_split_arguments_are_joined_and_calls_keep_their_order(
     ids=["twins", "no-ids", "empty-id", "all-index-0", "no-index", "together", "twins-together"],
 )
 async def test_every_call_has_an_id_of_its_own(
-    server: ModelServer, model: OpenAI, chunks: list[tuple[bytes, ...]]
+    server: ModelServer, model: OpenAIModel, chunks: list[tuple[bytes, ...]]
 ) -> None:
     server.then(calls(*chunks))
     proposals = (await answer(model)).calls
@@ -303,7 +305,7 @@ async def test_every_call_has_an_id_of_its_own(
 
 
 async def test_an_id_the_conversation_already_has_is_not_used_again(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     old = Assistant("", (Proposal(CallId("call_1"), "ls", "{}"),))
     server.then(calls(call("ls", "{}", call_id="call_1")))
@@ -313,7 +315,7 @@ async def test_an_id_the_conversation_already_has_is_not_used_again(
 
 
 async def test_a_server_that_repeats_name_and_id_means_one_call(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     parts = [
         delta(tool_calls=[{"index": 0, "id": "x", "function": {"name": "ls", "arguments": a}}])
@@ -325,7 +327,7 @@ async def test_a_server_that_repeats_name_and_id_means_one_call(
 
 @pytest.mark.parametrize("arguments", ["", None, "  "])
 async def test_no_arguments_are_empty_arguments(
-    server: ModelServer, model: OpenAI, arguments: str | None
+    server: ModelServer, model: OpenAIModel, arguments: str | None
 ) -> None:
     part = {"index": 0, "id": "x", "function": {"name": "ls", "arguments": arguments}}
     server.then(calls([delta(tool_calls=[part])]))
@@ -356,7 +358,7 @@ async def test_no_arguments_are_empty_arguments(
     ).split(),
 )
 async def test_what_is_not_a_whole_answer_may_be_asked_again(
-    server: ModelServer, model: OpenAI, reply: Reply
+    server: ModelServer, model: OpenAIModel, reply: Reply
 ) -> None:
     server.then(reply, say("better"))
     error = await failure(model)
@@ -368,7 +370,7 @@ async def test_what_is_not_a_whole_answer_may_be_asked_again(
 @pytest.mark.fault("F-15")
 @pytest.mark.parametrize("sent", range(5))
 async def test_a_reset_at_any_chunk_is_transient_and_what_came_is_a_prefix(
-    server: ModelServer, model: OpenAI, sent: int
+    server: ModelServer, model: OpenAIModel, sent: int
 ) -> None:
     whole = say("one two three", 4)
     server.then(stream(*whole.steps[:sent], Abort()), whole)
@@ -384,7 +386,7 @@ async def test_a_reset_at_any_chunk_is_transient_and_what_came_is_a_prefix(
 @pytest.mark.fault("F-15")
 @pytest.mark.parametrize("sent", [6, 7, 8])
 async def test_a_reset_after_the_answer_is_whole_loses_nothing_of_it(
-    server: ModelServer, model: OpenAI, sent: int
+    server: ModelServer, model: OpenAIModel, sent: int
 ) -> None:
     server.then(stream(*say("one two three", 4).steps[:sent], Abort()))
     assert (await answer(model)).text == "one two three"
@@ -392,7 +394,7 @@ async def test_a_reset_after_the_answer_is_whole_loses_nothing_of_it(
 
 async def test_a_server_that_falls_silent_is_given_up(server: ModelServer) -> None:
     server.then(stream(Wait()), stream(token("half"), Wait()))
-    async with aclosing(OpenAI(server.base_url, KEY, stall_s=0.05)) as model:
+    async with aclosing(OpenAIModel(server.base_url, KEY, stall_s=0.05)) as model:
         for _ in range(2):
             error = await failure(model)
             assert isinstance(error, Transient)
@@ -401,7 +403,7 @@ async def test_a_server_that_falls_silent_is_given_up(server: ModelServer) -> No
 
 
 async def test_a_server_that_never_hangs_up_does_not_hold_the_answer(
-    server: ModelServer, model: OpenAI
+    server: ModelServer, model: OpenAIModel
 ) -> None:
     server.then(stream(token("ok"), finish(), usage(1, 1), DONE, Wait()))
     with anyio.fail_after(5):
@@ -409,16 +411,16 @@ async def test_a_server_that_never_hangs_up_does_not_hold_the_answer(
         await server.idle()
 
 
-async def test_nobody_listening_is_transient() -> None:
+async def test_a_refused_connection_is_transient() -> None:
     async with serve() as server:
         url = server.base_url
-    async with aclosing(OpenAI(url, KEY)) as model:
+    async with aclosing(OpenAIModel(url, KEY)) as model:
         assert isinstance(await failure(model), Transient)
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 async def test_a_busy_or_broken_server_is_transient(
-    server: ModelServer, model: OpenAI, status: int
+    server: ModelServer, model: OpenAIModel, status: int
 ) -> None:
     server.then(refuse(status, "not now"))
     error = await failure(model)
@@ -446,7 +448,7 @@ async def test_a_busy_or_broken_server_is_transient(
     ],
 )
 async def test_the_server_says_how_long_to_wait(
-    server: ModelServer, model: OpenAI, headers: dict[str, str], wait_s: float | None
+    server: ModelServer, model: OpenAIModel, headers: dict[str, str], wait_s: float | None
 ) -> None:
     server.then(refuse(429, "slow down", headers=headers))
     error = await failure(model)
@@ -467,10 +469,17 @@ async def test_the_server_says_how_long_to_wait(
     ],
 )
 async def test_a_conversation_that_is_too_long_is_an_overflow(
-    server: ModelServer, model: OpenAI, reply: Reply
+    server: ModelServer, model: OpenAIModel, reply: Reply
 ) -> None:
     server.then(reply)
     assert isinstance(await failure(model), Overflow)
+
+
+async def test_a_key_of_one_character_garbles_no_refusal(server: ModelServer) -> None:
+    words = "no model is loaded"
+    server.then(refuse(400, words))
+    async with aclosing(OpenAIModel(server.base_url, "o")) as model:
+        assert words in str(await failure(model))
 
 
 @pytest.mark.parametrize(
@@ -489,7 +498,7 @@ async def test_a_conversation_that_is_too_long_is_an_overflow(
     ],
 )
 async def test_what_the_server_will_never_take_names_what_to_check(
-    server: ModelServer, model: OpenAI, reply: Reply, status: str, hint: str
+    server: ModelServer, model: OpenAIModel, reply: Reply, status: str, hint: str
 ) -> None:
     server.then(reply)
     error = await failure(model)
@@ -498,12 +507,12 @@ async def test_what_the_server_will_never_take_names_what_to_check(
         assert part in str(error)
 
 
-async def test_a_long_refusal_is_quoted_in_short(server: ModelServer, model: OpenAI) -> None:
+async def test_a_long_refusal_is_quoted_in_short(server: ModelServer, model: OpenAIModel) -> None:
     server.then(refuse(400, f"{KEY} " * 10_000))
     assert len(str(await failure(model))) < 400
 
 
-async def test_cancelling_closes_the_connection(server: ModelServer, model: OpenAI) -> None:
+async def test_cancelling_closes_the_connection(server: ModelServer, model: OpenAIModel) -> None:
     server.then(stream(token("one"), Wait()), stream(Wait()))
     async with anyio.create_task_group() as group:
         async for _ in model.stream(ASK):
@@ -518,7 +527,7 @@ async def test_cancelling_closes_the_connection(server: ModelServer, model: Open
     assert len(server.connections) == 3
 
 
-async def test_whole_answers_share_one_connection(server: ModelServer, model: OpenAI) -> None:
+async def test_whole_answers_share_one_connection(server: ModelServer, model: OpenAIModel) -> None:
     server.then(say("a"), refuse(429, "no"), plain("b"), stream(token("c"), finish()))
     for _ in range(5):
         try:
@@ -531,16 +540,16 @@ async def test_whole_answers_share_one_connection(server: ModelServer, model: Op
 
 async def test_a_given_session_is_used_and_left_open(server: ModelServer) -> None:
     async with aiohttp.ClientSession() as session:
-        async with aclosing(OpenAI(server.base_url, KEY, session)) as model:
+        async with aclosing(OpenAIModel(server.base_url, KEY, session)) as model:
             await listen(model)
         assert not session.closed
 
 
-async def test_check_says_where_and_how_many(server: ModelServer, model: OpenAI) -> None:
+async def test_check_says_where_and_how_many(server: ModelServer, model: OpenAIModel) -> None:
     assert await model.check() == f"openai at {server.base_url} answers, 2 models"
 
 
-async def test_check_fails_as_asking_would(server: ModelServer, model: OpenAI) -> None:
+async def test_check_fails_as_asking_would(server: ModelServer, model: OpenAIModel) -> None:
     server.refuse_models = refuse(401, "who are you")
     with pytest.raises(Rejected, match="OPENAI_API_KEY"):
         await model.check()
@@ -549,7 +558,7 @@ async def test_check_fails_as_asking_would(server: ModelServer, model: OpenAI) -
         await model.check()
 
 
-async def test_check_gives_up_after_a_second(server: ModelServer, model: OpenAI) -> None:
+async def test_check_gives_up_after_a_second(server: ModelServer, model: OpenAIModel) -> None:
     server.refuse_models = stream(Wait())
     with anyio.fail_after(3), pytest.raises(Transient):
         await model.check()
@@ -560,11 +569,11 @@ async def test_check_gives_up_after_a_second(server: ModelServer, model: OpenAI)
 )
 def test_a_base_url_that_cannot_work_is_refused_at_once(url: str) -> None:
     with pytest.raises(Misconfigured, match="OPENAI_BASE_URL"):
-        OpenAI(url, KEY)
+        OpenAIModel(url, KEY)
 
 
 @pytest.mark.parametrize("key", ["a\nb", "ключ"])
 def test_a_key_that_cannot_be_sent_is_refused_at_once_and_not_shown(key: str) -> None:
     with pytest.raises(Misconfigured, match="OPENAI_API_KEY") as caught:
-        OpenAI("http://host/v1", key)
+        OpenAIModel("http://host/v1", key)
     assert key not in str(caught.value)

@@ -72,7 +72,7 @@ async def test_a_list_of_turns_answers_the_conversation_in_order(player: Player)
         messages += [Assistant(expected), User("more")]
 
 
-async def test_the_first_rule_that_fits_answers_the_last_words(player: Player) -> None:
+async def test_the_first_matching_rule_answers_the_last_message(player: Player) -> None:
     rules = [
         {"when": "file", "turns": [[{"do": "call", "tool": "ls"}], [say("it is {result}")]]},
         {"when": "", "turns": [[say("you said {input}")]]},
@@ -107,7 +107,7 @@ async def test_a_failure_can_pass_after_some_times(player: Player) -> None:
 @pytest.mark.parametrize(
     "text", ["{", "{}", '[[{"do": "dance"}]]', '{"rules": [{"when": "(", "turns": []}]}']
 )
-async def test_a_script_that_is_none_is_rejected_by_name(player: Player, text: str) -> None:
+async def test_an_invalid_script_is_rejected_with_its_path(player: Player, text: str) -> None:
     player.path.write_text(text)
     with pytest.raises(Rejected, match="script.json"):
         await player.play(User("hi"))

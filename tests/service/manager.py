@@ -1,4 +1,4 @@
-"""A systemd of a test's own: the user manager, as a person who logs in gets one.
+"""A private systemd user manager for a test, like the one of a logged-in user.
 
 It has a /run of its own, without which it believes that the machine runs no systemd, and it
 sees no cgroups but one that was made for it: at its start it moves whatever is in its group,

@@ -1,4 +1,4 @@
-"""Seeded simulations: the real engine, everything else pretended, all chance from one number.
+"""Seeded simulations: the real engine, everything else simulated, all randomness from one seed.
 
 `simloop` (tests/fakes) is time and order, `memory_disk` and `memory_journal` what survives a kill,
 `world` the gateway's lives one after the other, `parrot` the model, `people` whoever is outside,

@@ -1,4 +1,4 @@
-"""What happens in chats: who is there, what they write, how the gateway dies."""
+"""The events of a chat simulation: the users, their messages, and the crashes."""
 
 from pathlib import Path
 from random import Random
@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.address import Daily, Idle, Never
 from holdfast.core.inbox import Mode
-from holdfast.engine import calls
+from holdfast.engine.runs import calls
 from tests.fakes.simloop import SimLoop
 from tests.sim import seeds
 from tests.sim.chat_world import ChatWorld, Setting
@@ -49,7 +49,7 @@ async def chats(loop: SimLoop, seed: int) -> ChatWorld:
         after = random.random() * min(span, 60.0)
         people.append(Outage(world, after, random.choice((0.01, 1.0, 30.0))))
     if random.random() < 0.3:
-        lasts = random.choice((1.0, 100.0, HOUR_S / 2))
+        lasts = random.choice((1.0, 100.0, HOUR_S / 6, HOUR_S / 2))
         people.append(Closure(random.choice(world.platforms), random.random() * span, lasts))
     await live(world, people, span)
     return world
@@ -89,6 +89,7 @@ def draw_acts(random: Random, busy: Mode, span: float, lives: int) -> tuple[Mode
             how="" if mode else random.choice(("/steer ", "/interrupt ")),
             acts=random.random() < (0.1 if mode else 0.3),
             edited=bool(acts) and random.random() < 0.1,
+            touched=random.random() < 0.2,
             at_birth=born,
             turns=random.randrange(40),
         )

@@ -14,22 +14,23 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.channels.channel import Outgoing
-from holdfast.core import access
 from holdfast.core.address import ChatType, Groups, KeyBound, Reset
-from holdfast.core.approval import ApprovalGranted, ApprovalRequested, Choice, Role
-from holdfast.core.call import CallSettled, OnCrash, Outcome
-from holdfast.core.delivery import DeliveryQueued, OnAmbiguous, SendHeld, Status
+from holdfast.core.approval.approval import ApprovalGranted, ApprovalRequested, Choice, Role
+from holdfast.core.chat import access
+from holdfast.core.chat.delivery import DeliveryQueued, DeliveryStatus, OnAmbiguous, SendHeld
 from holdfast.core.events import Record
-from holdfast.core.inbox import Came, InputAdmitted, InputPromoted, Mode
-from holdfast.core.limits import Limits
+from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode, UpdateRef
 from holdfast.core.messages import Message, User
-from holdfast.core.run import RunFailed
-from holdfast.core.session import SessionOpened
+from holdfast.core.run.call import CallSettled, OnCrash, Outcome
+from holdfast.core.run.limits import Limits
+from holdfast.core.run.run import RunFailed
+from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import CallId, DeliveryId, InputId, RequestId, Value
-from holdfast.engine.chats import Connected
-from holdfast.engine.lanes import NOTHING_TO_CHANGE, TOO_LATE
+from holdfast.engine.chats.places import Connected
+from holdfast.engine.chats.queues import NOTHING_TO_CHANGE, TOO_LATE
+from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.messenger import Chatting
-from holdfast.engine.service import Parts
+from holdfast.models.model import Candidate, Models
 from holdfast.plugins import find_commands
 from holdfast.tools import tool
 from holdfast.tools.tool import Context, Done, Effect, Question, Tool
@@ -70,6 +71,7 @@ class ChatWorld(World):
         self.people: list[str] = []
         self.read: dict[int, list[int]] = {}  # by chat, in order
         self.held: set[DeliveryId] = set()  # ever
+        self.touched: set[str] = set()  # updates that change no word
         self.bound: list[KeyBound] = []
         self.acted: Counter[CallId] = Counter()
         self._streams: dict[str, int] = {}  # by workspace
@@ -131,12 +133,14 @@ class ChatWorld(World):
                 pass
 
     def _note(self, fact: object) -> None:
-        came: Came | None = getattr(fact, "came", None)
+        came: UpdateRef | None = getattr(fact, "came", None)
         if came is not None:
             platform = self.polled if came.channel == self.polled.name else self.pushed
             platform.taken.add(came.external_id)
         match fact:
             case InputAdmitted(came=came) if came is not None:
+                if came.external_id in self.touched:
+                    self.blame(f"{came} is taken for words, and has none that are new")
                 self._inputs[came.channel, came.external_id] += 1
                 if self._inputs[came.channel, came.external_id] > 1:
                     self.blame(f"{came} is taken twice")
@@ -174,7 +178,7 @@ class ChatWorld(World):
     @override
     def check(self) -> None:
         for one in self.disk.outbox.values():
-            dead = one.now.status is Status.DEAD
+            dead = one.now.status is DeliveryStatus.DEAD
             if dead and one.now.reason not in (NOTHING_TO_CHANGE, TOO_LATE):
                 self.blame(f"given up: {one}")
         queued = [r.fact for r in self.disk.log if isinstance(r.fact, DeliveryQueued)]
@@ -207,10 +211,10 @@ class ChatProcess(Process):
         self.listener = Listener(world.random, lambda s, m: world.listen(self, s, m))
 
     @override
-    def _parts(self, limits: Limits) -> Parts:
+    def _parts(self, limits: Limits) -> ServiceDeps:
         world = self._world
         channels = (Polls(world.polled, self), Hears(world.pushed, self))
-        people = access.Rules(
+        people = access.PlatformAccess(
             {name: frozenset(Role) for name in world.people},
             frozenset({ChatType.DIRECT}),
             pairing=False,
@@ -230,8 +234,7 @@ class ChatProcess(Process):
         }
         return replace(
             super()._parts(limits),
-            model=self.listener,
-            model_name="listener/it",
+            models=Models(Candidate("listener/it", self.listener)),
             tools=(self._tool(),),
             chatting=Chatting(connected, COMMANDS),
         )

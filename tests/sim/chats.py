@@ -1,4 +1,4 @@
-"""Who is in chats: people who write and press buttons, an operator, a platform that is closed."""
+"""The participants of chats: users who write and press buttons, an operator, a closed platform."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from holdfast.channels.channel import Outgoing
 from holdfast.core.address import Why
-from holdfast.core.delivery import Status
+from holdfast.core.chat.delivery import DeliveryStatus
 from holdfast.core.inbox import Mode
 from holdfast.core.types import DeliveryId
 from holdfast.engine.service import Service
@@ -30,6 +30,7 @@ class Act(NamedTuple):
     how: str = ""  # a command before a message: which mode it is for
     acts: bool = False  # a message that has the model act
     edited: bool = False
+    touched: bool = False  # and edited at once, with the same words
     at_birth: int = 0  # not after the gap, but when a process with that number is born
     turns: int = 0  # of the loop after that
 
@@ -92,7 +93,10 @@ class Talker:
                 self._dropped = len(self._said)
             return
         text = act.how + mark(self._chat, len(self._said) + 1) + (" act" if act.acts else "")
-        self._said.append(self._platform.post(self._name, text, edited=act.edited))
+        said = self._platform.post(self._name, text, edited=act.edited)
+        self._said.append(said)
+        if act.touched:  # a reaction: the platform says it was edited
+            self._world.touched.add(self._platform.post(self._name, text, edited=True, of=said))
 
     async def _press(self) -> None:
         """Press a button of each question, sometimes another one too; sometimes none."""
@@ -133,8 +137,7 @@ class Talker:
             self._world.blame(f"{self}: answered twice: {named}")
         if sorted(in_turn) != in_turn:
             self._world.blame(f"{self}: answered out of turn: {named}")
-        whole = self._mode in (Mode.QUEUE, Mode.INTERRUPT)  # a steered run says its last word only
-        if whole and (left := kept - set(named)):
+        if self._mode is not None and (left := kept - set(named)):
             self._world.blame(f"{self}: never answered: {left}")
         if self._mode is Mode.QUEUE and any(len(found) > 1 for found, _ in answers):
             self._world.blame(f"{self}: answered together: {named}")
@@ -163,13 +166,15 @@ class Operator:
     async def live(self) -> None:
         while True:
             await self._world.clock.sleep(60.0)
-            found = [o for o in self._world.disk.outbox.values() if o.now.status is Status.HELD]
+            found = [
+                o for o in self._world.disk.outbox.values() if o.now.status is DeliveryStatus.HELD
+            ]
             for one in found:
                 await self._release(one.now.id)
 
     async def _release(self, name: DeliveryId) -> None:
         async def errand(service: Service) -> None:
-            await service.clerk.resend(ME, name)
+            await service.delivery_admin.resend(ME, name)
 
         try:
             await self._world.visit(errand)

@@ -1,4 +1,4 @@
-"""A model for chats: it says which messages it has heard, and acts where one asks it to.
+"""A model for chats: it lists the messages it has read, and acts if one asks it to.
 
 A message of a chat has a mark in it, `c3#1`: the first of chat 3. An answer names all that were
 said since the last one. A message with `act` in it makes one call first.

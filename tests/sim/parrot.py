@@ -1,4 +1,4 @@
-"""A model for simulations: it answers each text with that text, in pieces, when it likes.
+"""A model for simulations: it repeats each text, in pieces, after random delays.
 
 It is asked by the engine alone, so it sees what the engine does: `heard` is told of every
 request, `busy` who is being answered.

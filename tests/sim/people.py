@@ -1,4 +1,4 @@
-"""Who is outside: writers that insist until they are answered, readers that miss nothing.
+"""The clients in a simulation: writers that retry until accepted, readers that miss nothing.
 
 Each has `live`, which is a task of its own for as long as the world lasts, `done`, which says
 whether it has nothing left to do, and `check`, which blames the world at the end.

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from holdfast.channels.channel import (
     Accepted,
-    Capabilities,
+    ChannelCapabilities,
     Doubtful,
     Incoming,
     Later,
@@ -58,8 +58,13 @@ class Platform:
     def address(self, chat: str) -> Address:
         return Address(platform=self.name, chat_type=ChatType.DIRECT, chat=chat, user=chat)
 
-    def post(self, chat: str, text: str, *, pressed: str = "", edited: bool = False) -> str:
-        """Somebody writes something, or presses a button; what the platform calls that."""
+    def post(
+        self, chat: str, text: str, *, pressed: str = "", edited: bool = False, of: str = ""
+    ) -> str:
+        """Somebody writes something, or presses a button; what the platform calls that.
+
+        `of`: the message that is edited, as its update is called; empty: one that nobody knows.
+        """
         raise NotImplementedError
 
     async def pass_(self, process: Process) -> None:
@@ -90,7 +95,7 @@ class Platform:
     def _fate(self, message: Outgoing) -> str:
         random = self.world.random
         if self.world.loop.time() < self.closed_until:
-            return "later"
+            return random.choice(("later", "lost"))  # 429, or a 502 that hides nothing
         troubled = self._tries[message.delivery_id] <= TROUBLES and random.random() < self._trouble
         return random.choice(FATES) if troubled else ""
 
@@ -132,7 +137,9 @@ class Polled(Platform):
         self._came = asyncio.Event()
 
     @override
-    def post(self, chat: str, text: str, *, pressed: str = "", edited: bool = False) -> str:
+    def post(
+        self, chat: str, text: str, *, pressed: str = "", edited: bool = False, of: str = ""
+    ) -> str:
         number = str(len(self._updates) + 1)
         self._said_at.append(self.world.loop.time())
         self._updates.append(
@@ -142,7 +149,7 @@ class Polled(Platform):
                 address=self.address(chat),
                 name=chat,
                 text=text,
-                message_id="" if pressed else number,
+                message_id="" if pressed else of.removeprefix("u") or number,
                 pressed=pressed,
                 edited=edited,
             )
@@ -201,11 +208,14 @@ class Pushed(Platform):
         self.hears: Hears | None = None  # whom it calls
 
     @override
-    def post(self, chat: str, text: str, *, pressed: str = "", edited: bool = False) -> str:
+    def post(
+        self, chat: str, text: str, *, pressed: str = "", edited: bool = False, of: str = ""
+    ) -> str:
         self._count += 1
         name = f"p{self._count}"
         at = self.address(chat)
-        said = Incoming(name, "", at, chat, text, message_id=name, pressed=pressed, edited=edited)
+        own = of or name
+        said = Incoming(name, "", at, chat, text, message_id=own, pressed=pressed, edited=edited)
         self._queues.setdefault(chat, deque()).append(said)
         self._came.setdefault(chat, asyncio.Event()).set()
         return name
@@ -260,7 +270,7 @@ class _Wire:
 
     def __init__(self, platform: Platform, process: Process) -> None:
         self.name = platform.name
-        self.capabilities = Capabilities(
+        self.capabilities = ChannelCapabilities(
             late=True,
             answerable=True,
             edits=platform.edits,
@@ -268,6 +278,7 @@ class _Wire:
             threads=False,
             typing=False,
             attachments=False,
+            alerts=False,
             max_length=4096,
             idempotent_send=platform.idempotent,
         )

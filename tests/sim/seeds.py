@@ -1,4 +1,4 @@
-"""Which seeds are tried, and what a failure says.
+"""The seeds that are tried, and the message of a failure.
 
 HOLDFAST_SIM_SEEDS=10000 tries that many, HOLDFAST_SIM_SEED=4711 only that one.
 """

@@ -1,4 +1,4 @@
-"""What happens in a simulation: who is there, when they write, how the gateway dies."""
+"""The events of a simulation: the clients, the times of their requests, and the crashes."""
 
 from collections.abc import Sequence
 from random import Random

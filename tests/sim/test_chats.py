@@ -16,9 +16,9 @@ from time import process_time
 import pytest
 
 from holdfast.core.address import Why
-from holdfast.core.approval import ApprovalDenied, ApprovalExpired
+from holdfast.core.approval.approval import ApprovalDenied, ApprovalExpired
 from holdfast.core.inbox import InputSuperseded
-from holdfast.core.run import RunCancelled, RunResumed
+from holdfast.core.run.run import RunCancelled, RunResumed
 from tests.sim import seeds
 from tests.sim.chat_stories import play
 from tests.sim.chat_world import ChatWorld

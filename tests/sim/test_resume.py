@@ -1,9 +1,9 @@
-"""A message in the very moment of an automatic resume."""
+"""A message that arrives exactly during an automatic resume."""
 
 import pytest
 
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.run import RunResumed
+from holdfast.core.run.run import RunResumed
 from tests.sim import seeds, stories
 from tests.sim.world import World
 

@@ -1,4 +1,4 @@
-"""The simulation itself: a seed is a world, and a world that is wrong is found out."""
+"""The simulation itself: a seed determines everything, and a fault is detected."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from holdfast.core.run import RunCompleted, RunQueued
+from holdfast.core.run.run import RunCompleted, RunQueued
 from tests.fakes.memory_disk import Batch, Disk
 from tests.fakes.simloop import SimLoop
 from tests.sim import seeds, stories
@@ -78,7 +78,7 @@ class Twice(Disk):
 
 
 @pytest.mark.parametrize("disk", [NoKeys, NoQueue, Twice])
-def test_a_disk_that_lies_is_found_out_and_the_seed_is_told(disk: type[Disk]) -> None:
+def test_a_lying_disk_is_detected_and_the_seed_is_printed(disk: type[Disk]) -> None:
     async def story(loop: SimLoop, seed: int) -> World:
         return await stories.week(loop, seed, disk())
 

@@ -1,4 +1,4 @@
-"""The loop of simulations: its time, its order, and what it will not have."""
+"""The event loop of simulations: its time, its order, and what it refuses."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.simloop import EPOCH, SimClock, SimLoop, simulate
 
 
-def test_a_year_takes_no_time() -> None:
+def test_a_simulated_year_takes_under_30_seconds() -> None:
     async def main(loop: SimLoop) -> float:
         with pytest.raises(TimeoutError), anyio.fail_after(365 * 86_400.0):
             await anyio.sleep_forever()
@@ -66,7 +66,7 @@ def test_timers_go_off_in_their_order_and_patient_ones_with_whatever_comes_next(
     ]  # fmt: skip
 
 
-def test_it_will_not_wait_for_ever_nor_for_a_thread() -> None:
+def test_waiting_for_ever_or_for_a_thread_is_an_error() -> None:
     async def waits(loop: SimLoop) -> None:
         await asyncio.Event().wait()
 
@@ -83,7 +83,7 @@ def test_it_will_not_wait_for_ever_nor_for_a_thread() -> None:
             simulate(1, main)
 
 
-def test_what_nobody_could_catch_is_not_lost() -> None:
+def test_an_error_in_a_callback_fails_the_simulation() -> None:
     async def main(loop: SimLoop) -> None:
         loop.call_soon(lambda: 1 / 0)
         await asyncio.sleep(0)

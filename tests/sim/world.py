@@ -17,20 +17,22 @@ from typing import TypeVar
 
 import anyio
 
-from holdfast.core.approval import Mode, Role
+from holdfast.core.approval.approval import ApprovalMode, Role
 from holdfast.core.events import TERMINAL, MessageDelta, Record
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.intents import Capabilities, Principal
-from holdfast.core.limits import Limits
+from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.messages import Assistant, Message, User
 from holdfast.core.redaction import Redactor
-from holdfast.core.run import Cause, RunCompleted
-from holdfast.core.session import OnStart, Session, evolve
+from holdfast.core.run.limits import Limits
+from holdfast.core.run.run import CutCause, RunCompleted
+from holdfast.core.session.session import OnStart, Session, evolve
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Value
-from holdfast.engine.permits import Policy
-from holdfast.engine.service import Parts, Service
+from holdfast.engine.deps import ServiceDeps
+from holdfast.engine.runs.approvals import ApprovalPolicy
+from holdfast.engine.service import Service
 from holdfast.errors import HoldfastError
-from holdfast.journal.audit import Entry
+from holdfast.journal.audit import AuditEntry
+from holdfast.models.model import Candidate, Models
 from tests.fakes.hands import IdleHands
 from tests.fakes.memory_disk import Disk
 from tests.fakes.memory_journal import MemoryJournal
@@ -40,7 +42,7 @@ from tests.sim.parrot import Parrot, reply_to, words_of
 T = TypeVar("T")
 _LIFE: ContextVar[object] = ContextVar("life")  # set in all that a process does
 
-ME = Principal(Owner("me"), Capabilities("cli", answerable=True, late=True), frozenset(Role))
+ME = Principal(Owner("me"), DoorCapabilities("cli", answerable=True, late=True), frozenset(Role))
 HOME = Path("/nowhere")
 DAY_S = 86_400.0
 PATIENCE_S = 7_200.0  # of virtual time; by then everything is answered, or never will be
@@ -218,7 +220,7 @@ class Process:
                 await service.start()
                 await self._told.wait()
                 assert self._death is not None and self._death.drain_s is not None
-                await service.stop(self._death.drain_s, Cause.RESTART)
+                await service.stop(self._death.drain_s, CutCause.RESTART)
                 await service.end()
                 await self.journal.aclose()
                 self.kill()
@@ -264,12 +266,11 @@ class Process:
             _LIFE.reset(token)
         return None
 
-    def _parts(self, limits: Limits) -> Parts:
-        return Parts(
+    def _parts(self, limits: Limits) -> ServiceDeps:
+        return ServiceDeps(
             journal=self.journal,
             blobs=_NoBlobs(),
-            model=self.model,
-            model_name="parrot/it",
+            models=Models(Candidate("parrot/it", self.model)),
             tools=(),
             clock=self.world.clock,
             limits=limits,
@@ -277,7 +278,7 @@ class Process:
             home=HOME,
             workspace_roots=(),
             retention_s=DAY_S,
-            policy=Policy(Mode.ASK, 600.0),
+            policy=ApprovalPolicy(ApprovalMode.ASK, 600.0),
             version="sim",
             redactor=Redactor(()),
             hands=IdleHands(),
@@ -290,7 +291,7 @@ class _NoBlobs:
         raise AssertionError("nothing here is that big")
 
 
-async def _unheard(entry: Entry) -> None:
+async def _unheard(entry: AuditEntry) -> None:
     """Nobody reads the audit."""
 
 

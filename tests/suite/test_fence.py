@@ -1,4 +1,4 @@
-"""The fence can fail: each kind of leak, left by a real test in a real pytest, is caught."""
+"""The leak fence works: each kind of leak, in a real test in a real pytest, is detected."""
 
 import os
 import subprocess
@@ -133,7 +133,7 @@ def test_a_test_that_leaves_something_behind_is_an_error(
     assert CAUGHT[name] in outcomes[name]
 
 
-def test_what_one_test_left_is_not_laid_at_the_door_of_another(outcomes: dict[str, str]) -> None:
+def test_a_leak_is_not_blamed_on_another_test(outcomes: dict[str, str]) -> None:
     for name, kind in CAUGHT.items():
         left = outcomes[name].partition("left behind: ")[2]
         assert all(kind in part for part in left.split("; ")), outcomes[name]
@@ -145,7 +145,7 @@ def test_a_test_that_clears_up_passes(outcomes: dict[str, str], name: str) -> No
     assert "ERROR" not in outcomes[name]
 
 
-def test_a_test_that_does_not_end_is_ended_by_the_net(tmp_path: Path) -> None:
+def test_a_test_that_hangs_is_killed_by_the_timeout(tmp_path: Path) -> None:
     (tmp_path / "test_endless.py").write_text(
         "import threading\ndef test_endless(): threading.Event().wait()\n"
     )

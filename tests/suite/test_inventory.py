@@ -1,4 +1,4 @@
-"""No test goes without a word: what the inventory lists exists, or the ledger says why not."""
+"""Every test in the inventory exists, or tests/removed.txt says why not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The table of promises tells the truth: it is red where it should be."""
+"""The table of promises is correct: it fails where it should."""
 
 import json
 import os
@@ -17,8 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_sheets_hold_every_promise_and_the_forty_faults() -> None:
+    """New ids may come; of those that were given none goes."""
     ids = Counter(promise.partition("-")[0] for promise in read_sheets(SHEETS))
-    assert ids == {"RUN": 25, "STOP": 15, "BACK": 12, "LATE": 9, "HALT": 9, "SUITE": 4, "F": 40}
+    given = {"RUN": 25, "STOP": 15, "BACK": 12, "LATE": 9, "HALT": 9, "SUITE": 4, "F": 40}
+    assert ids >= Counter(given)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,9 @@ def test_a_skip_names_the_package_and_fails_where_skips_are_not_allowed(tmp_path
     assert lenient.returncode == 0
     assert "needs the Debian package no-such-package" in lenient.stdout
     assert run_pytest(tmp_path, source, "--strict-skips").returncode == 1
+    assert run_pytest(tmp_path, source, "--strict-skips", "--package-skips=1").returncode == 0
+    other = source.replace("debian('no-such-package')", "skip(reason='none')")
+    assert run_pytest(tmp_path, other, "--strict-skips", "--package-skips=1").returncode == 1
 
 
 def test_an_id_that_no_sheet_has_stops_the_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fifty commands that must never run unasked, and twenty that must not cost a prompt."""
+"""Fifty commands that always need approval, and twenty that never do."""
 
 HOSTILE: tuple[str, ...] = (
     # reading what is none of its business

@@ -1,4 +1,4 @@
-"""Plays the gateway, to be killed: one `Order` in JSON a line on stdin, a line in answer.
+"""A stand-in for the gateway, to be killed: reads an `Order` as JSON per line, answers a line.
 
 `python -m tests.tools.keeper FOLDER loop|thread`. The answer is the pid it started, or what was
 raised. Holds a lock meanwhile. With `thread` each start is made by a thread that then ends.
@@ -16,7 +16,7 @@ import anyio.to_thread
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.tools.spawn import Execution, Spawner
+from holdfast.tools.exec.spawn import Execution, Spawner
 
 
 class Order(msgspec.Struct):

@@ -1,8 +1,9 @@
-"""The file tools, as the model meets them."""
+"""The file tools, as the model uses them."""
 
 import json
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,29 @@ import msgspec
 import pytest
 from anyio import to_thread
 
-from holdfast.core.call import Kept, OnCrash
-from holdfast.core.run import Origin
+from holdfast.core.approval.approval import Choice
+from holdfast.core.run.call import Kept, OnCrash
+from holdfast.core.run.run import Origin
 from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
-from holdfast.engine.prompt import system_prompt
+from holdfast.engine.runs.prompt import system_prompt
 from holdfast.errors import ToolFailed
 from holdfast.journal.blobs import Blobs
-from holdfast.tools import files
-from holdfast.tools.files import MAX_TEXT, TOOLS, Bounds, SearchFiles
-from holdfast.tools.gate import Gate
+from holdfast.tools import files, tool
+from holdfast.tools.files import CONTINUE, NOT_SHOWN, SIMILAR_LINE, WriteFile
+from holdfast.tools.fs.page import MAX_TEXT
+from holdfast.tools.fs.search import (
+    LONG_LINES,
+    NOT_A_REGEX,
+    TOO_SLOW,
+    Bounds,
+    SearchFiles,
+    search_files,
+)
+from holdfast.tools.fs.workspace import MAX_FILE, FileGate
 from holdfast.tools.tool import Context, Done, Effect, Tool, schema
 
 pytestmark = pytest.mark.anyio
-BY_NAME: dict[str, Tool[Any]] = {tool.name: tool for tool in TOOLS}
+BY_NAME: dict[str, Tool[Any]] = {one.name: one for one in files.tools()}
 
 
 @pytest.fixture
@@ -54,6 +65,7 @@ def context(workspace: Path, blobs: Blobs) -> Context:
         processes={},
         hosts=(),
         execution="",
+        trees=(),
         progress=lambda text: None,
         may_reach=_never,
     )
@@ -97,19 +109,19 @@ async def test_a_long_listing_says_how_much_is_missing(context: Context, workspa
         (workspace / f"{number:0200}").touch()
     text = (await call(context, "list_files")).text
     shown = text.count(" bytes)")
-    assert text.endswith(f"[{400 - shown} more not shown; search_files finds text among them]")
+    assert text.endswith(f"[{400 - shown} more{NOT_SHOWN}]")
 
 
 async def test_a_file_is_read_with_numbered_lines(context: Context, workspace: Path) -> None:
     (workspace / "a.txt").write_bytes(b"one\r\ntwo \xff\n\nfour")
     assert (await call(context, "read_file", path="a.txt")).text == "1\tone\n2\ttwo �\n3\t\n4\tfour"
     part = await call(context, "read_file", path="a.txt", offset=2, limit=2)
-    assert part.text == "2\ttwo �\n3\t\n[lines 2 to 3 shown; go on with offset=4]"
+    assert part.text == f"2\ttwo �\n3\t\n[lines 2 to 3 shown{CONTINUE.format(4)}]"
     with pytest.raises(ToolFailed, match="it has 4 lines"):
         await call(context, "read_file", path="a.txt", offset=5)
 
 
-async def test_all_of_a_big_file_can_be_read_by_going_on_as_told(
+async def test_a_big_file_can_be_read_completely_with_the_given_offsets(
     context: Context, workspace: Path
 ) -> None:
     lines = [f"{number} {'x' * (number % 90)}" for number in range(5_000)]
@@ -118,20 +130,20 @@ async def test_all_of_a_big_file_can_be_read_by_going_on_as_told(
     offset = "1"
     while offset:
         text = (await call(context, "read_file", path="big.txt", offset=int(offset))).text
-        body, _, offset = text.partition("; go on with offset=")
+        body, _, offset = text.partition(CONTINUE.format(""))
         got += [line.partition("\t")[2] for line in body.split("\n") if not line.startswith("[")]
         offset = offset.removesuffix("]")
     assert got == lines
 
 
-async def test_a_line_too_long_to_show_is_cut_and_said_to_be(
+async def test_a_line_that_is_too_long_is_cut_with_a_note(
     context: Context, workspace: Path
 ) -> None:
     (workspace / "min.js").write_text("short\n" + "é" * 100_000 + "\nlast\n")
     first = await call(context, "read_file", path="min.js")
-    assert first.text == "1\tshort\n[lines 1 to 1 shown; go on with offset=2]"
+    assert first.text == f"1\tshort\n[lines 1 to 1 shown{CONTINUE.format(2)}]"
     second = await call(context, "read_file", path="min.js", offset=2)
-    assert second.text.endswith("é\n[line 2 is too long and cut; go on with offset=3]")
+    assert second.text.endswith(f"é\n[line 2 is too long and cut{CONTINUE.format(3)}]")
     assert (await call(context, "read_file", path="min.js", offset=3)).text == "3\tlast"
 
 
@@ -139,7 +151,7 @@ async def test_binary_and_empty_files_are_described(context: Context, workspace:
     (workspace / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     (workspace / "empty").touch()
     text = (await call(context, "read_file", path="a.png")).text
-    assert text.startswith("Binary file, 16 bytes, begins with 89 50 4e 47")
+    assert text.startswith("Binary file, 16 bytes, starts with 89 50 4e 47")
     assert (await call(context, "read_file", path="empty")).text == "(empty file)"
 
 
@@ -198,9 +210,9 @@ async def test_a_patch_that_fits_nowhere_shows_the_nearest_line(
     context: Context, workspace: Path
 ) -> None:
     (workspace / "a.py").write_text("import os\n\n\tdef total(items):\n")
-    with pytest.raises(ToolFailed, match=r"nearest line is 3: '\\tdef total\(items\):'"):
+    with pytest.raises(ToolFailed, match=SIMILAR_LINE + r" 3: '\\tdef total\(items\):'"):
         await call(context, "patch", path="a.py", old="    def total(items):\n", new="")
-    with pytest.raises(ToolFailed, match="no line is like it"):
+    with pytest.raises(ToolFailed, match="no line is similar"):
         await call(context, "patch", path="a.py", old="§§§§", new="")
     with pytest.raises(ToolFailed, match="the same"):
         await call(context, "patch", path="a.py", old="os", new="os")
@@ -244,7 +256,7 @@ async def test_a_search_names_file_and_line_and_says_what_it_left_out(
 
 async def test_what_is_no_regex_is_searched_as_plain_text(context: Context, project: Path) -> None:
     text = (await call(context, "search_files", pattern="ME (", path="src")).text
-    assert text.startswith("src/deep/a.py:2: find ME (here)\n[not a regex (missing )")
+    assert text.startswith(f"src/deep/a.py:2: find ME (here)\n[{NOT_A_REGEX} (missing )")
 
 
 async def test_a_long_line_is_shown_around_the_match(context: Context, workspace: Path) -> None:
@@ -253,7 +265,7 @@ async def test_a_long_line_is_shown_around_the_match(context: Context, workspace
     line, note = text.split("\n")
     assert "needle" in line
     assert len(line) < 450
-    assert note == "[of long lines only the first 10000 characters were searched]"
+    assert note == f"[{LONG_LINES}]"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +274,7 @@ async def test_a_long_line_is_shown_around_the_match(context: Context, workspace
         (Bounds(files=3), "stopped after 3 files; search a subdirectory"),
         (Bounds(all_bytes=10), "stopped after 2 files; search a subdirectory"),
         (Bounds(matches=4), "stopped after 4 matches; make the pattern narrower"),
-        (Bounds(effort=100), "this takes long; search a subdirectory"),
+        (Bounds(effort=100), TOO_SLOW),
     ],
 )
 async def test_a_search_stops_where_it_must_and_says_so(
@@ -272,13 +284,13 @@ async def test_a_search_stops_where_it_must_and_says_so(
         (workspace / f"{number}.txt").write_text("needle\n")
 
     def search() -> str:
-        with Gate(workspace) as gate:
-            return files.search_files(gate, SearchFiles("nee+dle"), bounds)
+        with FileGate(workspace) as gate:
+            return search_files(gate, SearchFiles("nee+dle"), bounds)
 
     assert note in (await to_thread.run_sync(search)).split("\n")[-1]
 
 
-async def test_more_matches_than_fit_are_said_to_be(context: Context, workspace: Path) -> None:
+async def test_a_note_says_that_not_all_matches_fit(context: Context, workspace: Path) -> None:
     (workspace / "a.txt").write_text(("needle " * 50 + "\n") * 150)
     text = (await call(context, "search_files", pattern="needle")).text
     assert text.endswith("[more matches than fit here; make the pattern narrower]")
@@ -305,6 +317,33 @@ async def test_a_hostile_pattern_does_not_freeze_the_loop(
     assert beats > 2
 
 
+async def test_a_file_that_is_far_longer_than_its_text_is_not_read_to_its_end(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "sparse").write_text("line\n" * 2000)
+    os.truncate(workspace / "sparse", 2**42)
+    assert (await call(context, "read_file", path="sparse")).text.startswith("1\tline")
+    with anyio.fail_after(60), pytest.raises(ToolFailed):
+        await call(context, "read_file", path="sparse", offset=2002)
+
+
+@pytest.mark.parametrize("name", ["read_file", "search_files"])
+async def test_a_cancelled_call_ends_its_thread(
+    context: Context, workspace: Path, name: str
+) -> None:
+    (workspace / "sparse").write_text("line\n" * 2000)
+    os.truncate(workspace / "sparse", 2**42)
+    for number in range(3000):
+        (workspace / str(number)).mkdir()
+    arguments = {"path": "sparse", "offset": 2002} if name == "read_file" else {"pattern": "x"}
+    with anyio.move_on_after(0.02):
+        await call(context, name, **arguments)
+    limiter = to_thread.current_default_thread_limiter()
+    with anyio.fail_after(10):
+        while limiter.borrowed_tokens:  # noqa: ASYNC110 — a thread tells nobody that it ends
+            await anyio.sleep(0.01)  # sleep: nobody tells us of it
+
+
 async def test_a_stopped_search_ends_its_thread(context: Context, workspace: Path) -> None:
     for number in range(300):
         (workspace / f"{number}.txt").write_text(("ab" * 50 + "\n") * 1_000)
@@ -315,7 +354,7 @@ async def test_a_stopped_search_ends_its_thread(context: Context, workspace: Pat
 
 @pytest.mark.fault("F-37")
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "out/passwd", "/proc/self/root/etc"])
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", files.tools(), ids=lambda tool: tool.name)
 async def test_no_tool_leaves_the_workspace(context: Context, tool: Tool[Any], path: str) -> None:
     (context.workspace / "out").symlink_to("/etc")
     (context.workspace.parent / "secret").write_text("secret")
@@ -330,8 +369,8 @@ async def test_no_tool_leaves_the_workspace(context: Context, tool: Tool[Any], p
     assert (context.workspace.parent / "secret").read_text() == "secret"
 
 
-def test_the_family_states_its_effects() -> None:
-    stated = {tool.name: (tool.effect, tool.on_crash) for tool in TOOLS}
+def test_every_file_tool_states_effect_and_crash_behaviour() -> None:
+    stated = {tool.name: (tool.effect, tool.on_crash) for tool in files.tools()}
     read, write = (Effect.READ, OnCrash.REPEAT), (Effect.WRITE, OnCrash.UNKNOWN)
     assert stated == {
         "list_files": read,
@@ -361,7 +400,7 @@ def test_a_preview_is_one_short_line(name: str, arguments: dict[str, str], line:
 def test_the_prompt_and_all_schemas_are_small() -> None:
     told = [
         {"name": tool.name, "description": tool.description, "parameters": schema(tool.arguments)}
-        for tool in TOOLS
+        for tool in files.tools()
     ]
     prompt = system_prompt("/home/somebody/projects/something", "")
     assert len(prompt) / 4 < 800
@@ -376,17 +415,162 @@ def test_the_prompt_names_the_workspace_and_ends_with_the_runs_own_instructions(
 
 
 def _cost(act: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(100):
         act()
-    return (time.perf_counter() - began) / 100
+    return (time.process_time() - began) / 100
 
 
 def test_reading_a_small_file_costs_well_under_a_millisecond(workspace: Path) -> None:
     (workspace / "a.txt").write_text("line\n" * 40)
 
     def read() -> str:
-        with Gate(workspace) as gate:
+        with FileGate(workspace) as gate:
             return files.read_file(gate, files.ReadFile("a.txt"))
 
     assert min(_cost(read) for _ in range(5)) < 0.001
+
+
+async def permitted(context: Context, name: str, **arguments: object) -> tool.Permission:
+    found = BY_NAME[name]
+    return await found.permit(context, msgspec.convert(arguments, found.arguments))
+
+
+@pytest.mark.fault("F-44")
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".git/config",
+        "sub/.git",
+        ".GIT/hooks/pre-commit",
+        "sub/../.git/config",
+        "link/config",
+        "new/.envrc",
+        ".vscode/tasks.json",
+        "bare/config",
+        "bare/hooks/post-checkout",
+        "HEAD",
+    ],
+)
+async def test_a_write_to_an_autorun_file_needs_an_approval_for_exactly_that_write(
+    context: Context, workspace: Path, path: str
+) -> None:
+    for folder in (".git", "sub", "bare", "other"):
+        (workspace / folder).mkdir()
+    (workspace / "link").symlink_to(".git")
+    (workspace / "bare" / "HEAD").write_text("ref: refs/heads/x\n")
+    asked = await permitted(context, "write_file", path=path, content="line\n\u202eevil")
+    assert isinstance(asked, tool.Question)
+    assert "| \\u{202e}evil" in asked.command
+    assert Choice.SESSION not in asked.choices
+    arguments = WriteFile(path, "line\n\u202eevil")
+    write = BY_NAME["write_file"].run
+    before = _files_in(workspace)
+    assert isinstance(await write(context, arguments), tool.ToolDenied)
+    agreed = msgspec.structs.replace(context, execution=asked.execution)
+    assert isinstance(await write(agreed, WriteFile(path, "other")), tool.ToolDenied)
+    assert _files_in(workspace) == before
+    assert isinstance(await write(agreed, arguments), Done)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.fault("F-44")
+async def test_a_permitted_write_goes_nowhere_else(context: Context, workspace: Path) -> None:
+    for folder in ("a", ".git"):
+        (workspace / folder).mkdir()
+    (workspace / "link").symlink_to("a")
+    arguments = {"path": "link/config", "content": "x"}
+    assert await permitted(context, "write_file", **arguments) == tool.ToolAllowed()
+    (workspace / "link").unlink()
+    (workspace / "link").symlink_to(".git")
+    outcome = await BY_NAME["write_file"].run(context, WriteFile("link/config", "x"))
+    assert isinstance(outcome, tool.ToolDenied)
+    assert list((workspace / ".git").iterdir()) == []
+
+
+@pytest.mark.fault("F-44")
+async def test_a_patch_is_asked_about_and_bound_to_what_it_changes(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / ".envrc").write_text("old\nrest\n")
+    arguments = {"path": ".envrc", "old": "old", "new": "evil"}
+    asked = await permitted(context, "patch", **arguments)
+    assert isinstance(asked, tool.Question)
+    assert asked.command.split("\n")[1:] == ["- old", "+ evil"]
+    agreed = msgspec.structs.replace(context, execution=asked.execution)
+    (workspace / ".envrc").write_text("old\nother\n")
+    run = BY_NAME["patch"].run
+    assert isinstance(await run(agreed, files.Patch(".envrc", "old", "evil")), tool.ToolDenied)
+    (workspace / ".envrc").write_text("old\nrest\n")
+    assert isinstance(await run(agreed, files.Patch(".envrc", "old", "evil")), Done)
+    assert isinstance(
+        await permitted(context, "write_file", path=".envrc", content="x" * files.MAX_SHOWN),
+        tool.Forbidden,
+    )
+
+
+@pytest.mark.fault("F-44")
+@pytest.mark.parametrize(
+    ("former", "patch", "shown"),
+    [
+        ("a\n# rm x\nb\n", ("# ", "", False), ["- # rm x", "+ rm x"]),
+        ("# a\nb\n# c", ("# ", "", True), ["- # a", "+ a", "- # c", "+ c"]),
+        ("x x\nx\nb\nx\n", ("x", "y", True), ["- x x", "+ y y", "- x", "+ y", "- x", "+ y"]),
+        ("a b\nc d\n", ("b\nc", "-", False), ["- a b", "- c d", "+ a - d"]),
+        ("a\r\nb\r\n", ("a\nb", "c", False), [r"- a\u{d}", r"- b\u{d}", r"+ c\u{d}"]),
+        ("a\n", ("z", "c", False), ["- z", "+ c"]),
+    ],
+    ids=["one", "all", "often", "across lines", "other ends", "none"],
+)
+async def test_a_patch_is_shown_in_whole_lines(
+    context: Context, workspace: Path, former: str, patch: tuple[str, str, bool], shown: list[str]
+) -> None:
+    (workspace / ".envrc").write_bytes(former.encode())
+    old, new, every = patch
+    asked = await permitted(context, "patch", path=".envrc", old=old, new=new, all=every)
+    assert isinstance(asked, tool.Question)
+    assert asked.command.split("\n")[1:] == shown
+
+
+async def test_ordinary_writes_need_no_approval(context: Context, workspace: Path) -> None:
+    for path in ("a.py", "new/dir/Makefile", "config", "hooks/x", ".gitignore", ".github/x.yml"):
+        assert await permitted(context, "write_file", path=path, content="x") == tool.ToolAllowed()
+    later = msgspec.structs.replace(context, workspace=workspace / "later")
+    assert await permitted(later, "write_file", path="a", content="x") == tool.ToolAllowed()
+    asked = await permitted(later, "write_file", path=".git/config", content="x")
+    assert isinstance(asked, tool.Question)
+
+
+async def test_a_change_that_is_much_too_long_to_show_costs_no_memory(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / ".envrc").write_bytes(b"a\n" * 400_000)
+    for old, new in (("a", "b"), ("\n", "\r"), ("a", "x" * 100_000)):
+        tracemalloc.start()
+        try:
+            asked = files.Patch(".envrc", old, new, all=True)
+            permission = await BY_NAME["patch"].permit(context, asked)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert isinstance(permission, tool.Forbidden)
+        assert most < MAX_FILE + 8 * 2**20
+    assert isinstance(
+        await BY_NAME["write_file"].permit(context, WriteFile(".envrc", "x" * 10**6)),
+        tool.Forbidden,
+    )
+
+
+async def test_a_patch_that_fits_nowhere_costs_no_memory(context: Context, workspace: Path) -> None:
+    (workspace / "long").write_bytes(b"\n" * 2**21)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ToolFailed, match="does not occur"):
+            await call(context, "patch", path="long", old="a", new="b")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < MAX_FILE + 8 * 2**20

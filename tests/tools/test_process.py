@@ -1,4 +1,4 @@
-"""The process tool: what a session has in the background, looked at and looked after."""
+"""The process tool: list, read, feed and kill a session's background processes."""
 
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.process import Cause, ProcessEnded
 from holdfast.core.redaction import REDACTED
+from holdfast.core.run.process import ProcessEnd, ProcessEnded
 from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey
 from holdfast.errors import ToolFailed
-from holdfast.tools import process, shim
-from holdfast.tools.process import MAX_OUTPUT, WRITE_S, Control
-from holdfast.tools.tool import Allowed, Outcome, Unknown, schema
+from holdfast.tools import process
+from holdfast.tools.exec import shim
+from holdfast.tools.exec.commands import NO_MORE_INPUT
+from holdfast.tools.process import MAX_OUTPUT, TAIL_ONLY, WRITE_S, ProcessArguments
+from holdfast.tools.tool import Outcome, ToolAllowed, Unknown, schema
 from tests.fakes.clock import ManualClock
-from tests.tools.test_hands import RUNGS, SECRET, Desk, desk, read
+from tests.tools.exec.test_commands import RUNGS, SECRET, Desk, desk, read
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +30,7 @@ async def ask(it: Desk, action: str, process_id: str = "", **more: Any) -> dict[
 
 async def outcome(it: Desk, action: str, process_id: str = "", **more: Any) -> Outcome:
     (tool,) = process.tools(it.hands)
-    asked = msgspec.convert({"action": action, "process_id": process_id, **more}, Control)
+    asked = msgspec.convert({"action": action, "process_id": process_id, **more}, ProcessArguments)
     return await tool.run(it.context("look"), asked)
 
 
@@ -159,14 +161,14 @@ async def test_a_process_that_the_journal_does_not_have_yet_is_known(tmp_path: P
         assert (only["process_id"], only["command"]) == (found, "cat")
 
 
-async def test_another_sessions_process_is_not_there(tmp_path: Path) -> None:
+async def test_a_process_of_another_session_is_not_found(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         mine = await it.begin("cat", "mine", stdin_open=True)
         other = SessionKey(Owner("operator"), SessionId("other"))
         (tool,) = process.tools(it.hands)
         context = it.context(session=other, processes={})
         for action in ("poll", "log", "wait", "kill", "write", "close"):
-            asked = msgspec.convert({"action": action, "process_id": mine}, Control)
+            asked = msgspec.convert({"action": action, "process_id": mine}, ProcessArguments)
             with pytest.raises(ToolFailed, match="It has: none"):
                 await tool.run(context, asked)
         with pytest.raises(ToolFailed, match=mine):
@@ -174,7 +176,7 @@ async def test_another_sessions_process_is_not_there(tmp_path: Path) -> None:
         assert (await ask(it, "poll", mine))["status"] == "running"
 
 
-async def test_what_has_ended_takes_no_input(tmp_path: Path) -> None:
+async def test_an_ended_process_accepts_no_input(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await it.begin("true")
         await it.hands.ended(found)
@@ -183,7 +185,24 @@ async def test_what_has_ended_takes_no_input(tmp_path: Path) -> None:
                 await outcome(it, action, found)
 
 
-async def test_input_that_nobody_takes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+@RUNGS
+@pytest.mark.fault("F-33")
+async def test_input_from_the_start_cannot_be_cut_or_extended(tmp_path: Path, rung: str) -> None:
+    """A pipe takes 64 KiB: closed then, the last line would end where the model wants it to."""
+    line = "echo evil > effect"
+    stdin = line.rjust(2**16, "\n") + "-less; echo good > effect\n"
+    async with desk(tmp_path, rung) as it:
+        found = await it.begin("echo up; until test -e go; do sleep 0.05; done; bash", stdin=stdin)
+        await it.hands.lines(found, 0, ("up",))
+        for action in ("close", "write"):
+            with pytest.raises(ToolFailed, match=NO_MORE_INPUT):
+                await outcome(it, action, found, text="echo evil > effect")
+        (it.workspace / "go").touch()
+        assert (await ask(it, "wait", found))["exit_code"] == 0
+        assert (it.workspace / "effect").read_text() == "good\n"
+
+
+async def test_a_write_that_the_process_does_not_read_times_out(tmp_path: Path) -> None:
     clock = ManualClock()
     async with desk(tmp_path, clock=clock) as it:
         found = await it.begin("sleep 1000", stdin_open=True)
@@ -211,41 +230,44 @@ async def test_after_a_restart_an_end_is_read_from_the_journal(tmp_path: Path) -
         it.hands.forget(found)
         got = await ask(it, "poll", found)
         assert (got["status"], got["exit_code"], got["output"]) == ("ended", 5, ended.tail)
-        assert (await ask(it, "log", found))["note"] == "Only its end is still kept."
+        assert (await ask(it, "log", found))["note"] == TAIL_ONLY
         assert (await ask(it, "kill", found))["output"] == ended.tail
         (only,) = (await ask(it, "list"))["processes"]
         assert only["status"] == "ended"
 
 
-async def test_how_the_journal_says_it_ended_counts(tmp_path: Path) -> None:
+async def test_the_journals_record_of_the_end_has_priority(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await it.begin("sleep 1000", stdin_open=True)
         await it.hands.kill(found)
-        write_down(it, ProcessEnded(process_id=found, cause=Cause.RESTART))
+        write_down(it, ProcessEnded(process_id=found, cause=ProcessEnd.RESTART))
         assert (await ask(it, "poll", found))["how"] == "killed by the restart of the gateway"
 
 
-async def test_only_input_is_not_repeated_after_a_crash(tmp_path: Path) -> None:
+async def test_after_a_crash_every_action_but_input_is_repeated(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await it.begin("cat", stdin_open=True)
         (tool,) = process.tools(it.hands)
         assert tool.adopt is not None
         for action in ("write", "close"):
-            asked = msgspec.convert({"action": action, "process_id": found}, Control)
+            asked = msgspec.convert({"action": action, "process_id": found}, ProcessArguments)
             assert isinstance(await tool.adopt(it.context("look"), asked), Unknown)
         assert it.hands.output(found).size == 0
         for action, status in (("poll", "running"), ("kill", "ended"), ("wait", "ended")):
-            asked = msgspec.convert({"action": action, "process_id": found}, Control)
+            asked = msgspec.convert({"action": action, "process_id": found}, ProcessArguments)
             assert read(await tool.adopt(it.context("look"), asked))["status"] == status
-        assert isinstance(await tool.permit(it.context(), Control("list")), Allowed)
+        assert isinstance(await tool.permit(it.context(), ProcessArguments("list")), ToolAllowed)
 
 
-def test_the_schema_says_what_can_be_asked_for() -> None:
-    found = schema(Control)
+def test_the_schema_lists_all_arguments() -> None:
+    found = schema(ProcessArguments)
     assert found["required"] == ["action"]
     assert found["additionalProperties"] is False
 
 
 def test_the_preview_is_one_line() -> None:
-    assert process.preview(Control("write", ProcessId("proc_1"), "a\nb")) == "write proc_1 'a\\nb'"
-    assert process.preview(Control("list")) == "list"
+    assert (
+        process.preview(ProcessArguments("write", ProcessId("proc_1"), "a\nb"))
+        == "write proc_1 'a\\nb'"
+    )
+    assert process.preview(ProcessArguments("list")) == "list"

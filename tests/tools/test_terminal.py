@@ -1,9 +1,10 @@
-"""The terminal tool, by real commands on every rung: what runs, what is told, what is left."""
+"""The terminal tool, with real commands at every sandbox level."""
 
 import hashlib
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,39 +14,46 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from holdfast.core.execution import Opaque, Parsed, Wants, execution_hash
-from holdfast.core.process import Cause, name
+from holdfast.core.approval.approval import Level
+from holdfast.core.approval.execution import Opaque, Parsed, Wants, execution_hash
 from holdfast.core.redaction import REDACTED, Redactor
-from holdfast.core.run import Origin
+from holdfast.core.run.process import ProcessEnd, id_for
+from holdfast.core.run.run import Origin
+from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.core.types import CallId
 from holdfast.errors import ToolFailed
-from holdfast.tools import spawn, terminal
-from holdfast.tools.hands import Hands
-from holdfast.tools.sandbox import Level
-from holdfast.tools.spawn import Ended
-from holdfast.tools.terminal import MAX_OUTPUT, Terminal
-from holdfast.tools.tool import Context, Denied, Done, Failed, Judge, Unknown, schema
+from holdfast.tools import terminal
+from holdfast.tools.exec import record
+from holdfast.tools.exec.commands import Commands
+from holdfast.tools.exec.record import Ended, ExitCause
+from holdfast.tools.exec.spawn import Execution
+from holdfast.tools.sandbox.sandbox import Sandbox
+from holdfast.tools.terminal import TerminalArguments
+from holdfast.tools.terminal_result import MAX_OUTPUT, MOVED, WENT_ON
+from holdfast.tools.tool import Context, Done, Judge, ToolDenied, ToolFailure, Unknown, schema
+from tests.behaviour.hands import until
 from tests.fakes.clock import ManualClock
-from tests.tools.test_hands import RUN, RUNGS, SECRET, Bare, Desk, desk, fifo, read
+from tests.tools.exec.test_commands import RUN, RUNGS, SECRET, Bare, Desk, desk, fifo, read
+from tests.tools.exec.test_spawn import keeper, parent
 
 pytestmark = pytest.mark.anyio
 
 
 async def judged(it: Desk, command: str, context: Context | None = None, **asked: Any) -> Judge:
-    found = await it.terminal.permit(context or it.context(), Terminal(command, **asked))
+    found = await it.terminal.permit(context or it.context(), TerminalArguments(command, **asked))
     assert isinstance(found, Judge)
     return found
 
 
 @RUNGS
-async def test_output_and_exit_code_are_told(tmp_path: Path, rung: str) -> None:
+async def test_output_and_exit_code_are_in_the_result(tmp_path: Path, rung: str) -> None:
     async with desk(tmp_path, rung) as it:
         found = await it.result("echo out; echo err >&2; pwd; exit 3")
         assert found == {"exit_code": 3, "output": f"out\nerr\n{it.workspace}\n"}
 
 
 @RUNGS
-async def test_what_was_read_as_words_runs_as_words(tmp_path: Path, rung: str) -> None:
+async def test_literal_words_run_as_parsed(tmp_path: Path, rung: str) -> None:
     async with desk(tmp_path, rung) as it:
         found = await it.result("echo 'a  b' \"c\" && ls /nowhere | cat")
         assert found["output"].startswith("a  b c\n")
@@ -75,13 +83,13 @@ async def test_the_directory_is_kept_from_one_command_to_the_next(
         assert outcome.cwd == str(it.workspace / "a" / "b")
         assert read(outcome) == {"exit_code": 5, "output": "", "cwd": outcome.cwd}
         context = it.context("next", cwd=outcome.cwd)
-        after = await it.execute(context, Terminal("pwd"))
+        after = await it.execute(context, TerminalArguments("pwd"))
         assert read(after) == {"exit_code": 0, "output": f"{outcome.cwd}\n"}
         assert isinstance(after, Done)
         assert after.cwd == ""
 
 
-async def test_what_we_add_to_a_line_does_not_show(tmp_path: Path) -> None:
+async def test_our_addition_to_the_line_is_invisible(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         assert (await it.result("set -x; cd .; exit 3", "one"))["output"] == "+ cd .\n+ exit 3\n"
         found = await it.result("trap 'echo mine' EXIT; false", "two")
@@ -104,11 +112,11 @@ async def test_a_directory_that_is_gone_is_replaced_by_the_workspace(tmp_path: P
     async with desk(tmp_path) as it:
         for call, gone in enumerate((it.workspace / "gone", Path("/usr"))):
             context = it.context(str(call), cwd=str(gone))
-            outcome = await it.execute(context, Terminal("pwd"))
+            outcome = await it.execute(context, TerminalArguments("pwd"))
             assert isinstance(outcome, Done)
             found = read(outcome)
             assert found["output"] == f"{it.workspace}\n"
-            assert "gone" in found["note"]
+            assert MOVED in found["note"]
             assert outcome.cwd == str(it.workspace)
 
 
@@ -191,7 +199,7 @@ async def shown(it: Desk, clock: ManualClock, text: str) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_what_a_command_says_is_told_on_its_way_and_once(tmp_path: Path) -> None:
+async def test_output_is_reported_while_the_command_runs_and_only_once(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await it.result("for i in 1 2 3; do echo $i; sleep 0.3; done; printf 4")
         assert "".join(it.said) == found["output"] == "1\n2\n3\n4"
@@ -199,7 +207,7 @@ async def test_what_a_command_says_is_told_on_its_way_and_once(tmp_path: Path) -
 
 
 @RUNGS
-async def test_a_terminal_on_request(tmp_path: Path, rung: str) -> None:
+async def test_a_command_can_run_in_a_pseudo_terminal(tmp_path: Path, rung: str) -> None:
     async with desk(tmp_path, rung) as it:
         script = "test -t 0 && test -t 1 && stty size; read line; echo got $line; cat; echo end"
         found = await it.result(script, pty=True, stdin="hello\n")
@@ -237,7 +245,89 @@ async def test_a_command_that_takes_too_much_memory_is_killed(tmp_path: Path) ->
         assert found["error"] == "killed: memory"
 
 
-async def test_a_signal_is_told(tmp_path: Path) -> None:
+GREEDY = {
+    "anonymous": "x = []\nwhile True: x.append(bytes(1) * 2**20)",
+    "memfd": "import os\nf = os.memfd_create('x')\nwhile True: os.write(f, bytes(2**20))",
+    "mapped": "import mmap\nx = []\nwhile True: m = mmap.mmap(-1, 2**20); m.write(bytes(2**20));"
+    " x.append(m)",
+    "tmp": "f = open('/tmp/x', 'wb')\nwhile True: f.write(bytes(2**20))",
+    "shm": "f = open('/dev/shm/x', 'wb')\nwhile True: f.write(bytes(2**20))",
+}
+
+
+@pytest.mark.parametrize(
+    ("rung", "kind"),
+    [pytest.param("L2", kind, marks=pytest.mark.debian("bwrap")) for kind in GREEDY]
+    + [("L1", "memfd"), ("L1", "mapped"), ("L0", "memfd")],
+)
+async def test_files_in_memory_count_as_memory(tmp_path: Path, rung: str, kind: str) -> None:
+    async with desk(tmp_path, rung) as it:
+        (it.terminal,) = terminal.tools(it.hands, memory_mb=100)
+        found = await it.result(f'python3 -I -c "{GREEDY[kind]}"', timeout=60)
+        assert found["error"] == "killed: memory"
+
+
+@pytest.mark.debian("bwrap")
+@pytest.mark.parametrize("where", ["/home", "/dev", "/root", "/var/lib/private"])
+async def test_hidden_directories_are_not_writable(tmp_path: Path, where: str) -> None:
+    async with desk(tmp_path, "L2") as it:
+        found = await it.result(f"echo x > {where}/x; mkdir {where}/y")
+        assert found["exit_code"] != 0
+        assert (await it.result("echo x > /tmp/x && echo x > /dev/shm/x", "2"))["exit_code"] == 0
+
+
+@pytest.mark.debian("bwrap")
+async def test_a_file_system_in_memory_holds_no_more_than_the_limit(tmp_path: Path) -> None:
+    async with desk(tmp_path, "L2") as it:
+        sandbox = Sandbox(tmp_path / "home", tmp_path / "user", allow_none=False, memory_mb=8)
+        assert (await sandbox.probe()).level is Level.L2
+        it.hands = Commands(it.spawner, sandbox, Redactor([]), it.tasks, it.hands.clock)
+        (it.terminal,) = terminal.tools(it.hands)
+        for place in ("/tmp", "/var/tmp", "/dev/shm"):
+            found = await it.result(f"head -c 9000000 /dev/zero > {place}/x", place)
+            assert found["exit_code"] != 0
+
+
+async def test_a_link_that_cannot_be_read_breaks_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        for call, script in enumerate(
+            (
+                "readlink /proc/1/exe /proc/2/exe",
+                "cat /proc/1/cwd/x",
+                "for fd in /proc/$$/fd/*; do echo /proc/1/cwd > $fd; done 2>/dev/null; exec true",
+            )
+        ):
+            assert "exit_code" in await it.result(script, str(call))
+        with pytest.raises(ToolFailed):
+            await it.result("true", "in", workdir="/proc/1/cwd")
+
+
+@pytest.mark.fault("F-19")
+async def test_the_model_learns_that_a_command_continued_without_gateway_and_shim(
+    tmp_path: Path,
+) -> None:
+    call = id_for(RUN, 1, CallId("call"))
+    script = "echo begun; echo > go; sleep 1000 & wait"
+    order = Execution(("/bin/sh", "-c", script), str(tmp_path), {"PATH": "/usr/bin:/bin"}, 60.0)
+    os.mkfifo(tmp_path / "go")
+    async with keeper(tmp_path) as it:
+        pid = int(await it.start(call, order))
+        (tmp_path / "go").read_bytes()
+        spool = record.SpoolReader(next((tmp_path / "calls").iterdir()) / "output")
+        await until(lambda: spool.output(0, 100)[0] == b"begun\n")  # a killed shim spools no more
+        os.kill(parent(pid), signal.SIGKILL)
+        await it.kill()
+    assert pid in record.strays(tmp_path / "calls")[call]
+    async with desk(tmp_path) as there:
+        await there.hands.sweep()
+        assert record.strays(tmp_path / "calls") == {}
+        outcome = await adopted(there)
+        assert isinstance(outcome, Unknown)
+        assert outcome.text == WENT_ON + "begun\n"
+        assert (await there.hands.ended(call)).cause is ProcessEnd.RESTART
+
+
+async def test_a_signal_is_reported(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await it.result("kill -9 $$")
         assert (found["exit_code"], found["signal"]) == (None, signal.SIGKILL)
@@ -250,15 +340,17 @@ async def test_a_stop_ends_the_whole_tree(tmp_path: Path, rung: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(it.run, "(sleep 1000 & echo begun; sleep 1000) | cat")
             with anyio.fail_after(20):
-                await it.hands.lines(name(RUN, 1, CallId("call")), 0, ("begun",))
+                await it.hands.lines(id_for(RUN, 1, CallId("call")), 0, ("begun",))
             group.cancel_scope.cancel()
-        found = it.spawner.adopt(name(RUN, 1, CallId("call")))
+        found = it.spawner.adopt(id_for(RUN, 1, CallId("call")))
         assert isinstance(found, Ended)
-        assert (found.cause, found.survivors) == (spawn.Cause.KILLED, ())
+        assert (found.cause, found.survivors) == (ExitCause.KILLED, ())
         assert read(await adopted(it))["error"] == "killed"
 
 
-async def test_a_daemon_that_holds_on_to_everything_does_not_keep_us(tmp_path: Path) -> None:
+async def test_a_daemon_that_keeps_all_descriptors_open_does_not_delay_the_result(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as it:
         (it.workspace / "sub").mkdir()
         script = "cd sub; python3 -c 'import os, time; os.fork() or (os.setsid(), time.sleep(99))'"
@@ -268,7 +360,7 @@ async def test_a_daemon_that_holds_on_to_everything_does_not_keep_us(tmp_path: P
         assert outcome.cwd == str(it.workspace / "sub")
 
 
-async def test_what_is_not_a_directory_is_believed_by_nobody(tmp_path: Path) -> None:
+async def test_a_forged_report_of_the_last_directory_is_ignored(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         script = "for fd in /proc/$$/fd/*; do echo {} > $fd; done 2>/dev/null; exec true"
         for call, lie in enumerate((f"{it.workspace}/none", "/usr", "'\\377'", "x" * 9000)):
@@ -317,7 +409,7 @@ async def test_a_call_runs_once(tmp_path: Path) -> None:
         assert (it.workspace / "count").read_text() == "x\n"
 
 
-async def test_evidence_goes_when_the_result_is_written_down(tmp_path: Path) -> None:
+async def test_the_record_is_removed_when_the_result_is_stored(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         assert it.terminal.settled is not None
         await it.run("true", "one")
@@ -331,7 +423,7 @@ async def test_evidence_goes_when_the_result_is_written_down(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"command": " \n"}, "no command"),
+        ({"command": " \n"}, "empty"),
         ({"command": "echo \0"}, "NUL"),
         ({"command": "echo \ud800"}, "surrogate"),
         ({"command": "true", "stdin": "\ud800"}, "surrogate"),
@@ -346,9 +438,9 @@ async def test_bad_arguments_are_refused_before_anybody_is_asked(
 ) -> None:
     async with desk(tmp_path) as it:
         with pytest.raises(ToolFailed, match=why):
-            await it.terminal.permit(it.context(), Terminal(**asked))
+            await it.terminal.permit(it.context(), TerminalArguments(**asked))
         with pytest.raises(ToolFailed, match=why):
-            await it.execute(it.context(), Terminal(**asked))
+            await it.execute(it.context(), TerminalArguments(**asked))
         assert it.hands.known() == []
 
 
@@ -361,13 +453,13 @@ async def test_bad_arguments_are_refused_before_anybody_is_asked(
         "{}",
     ],
 )
-def test_arguments_that_do_not_fit_are_not_taken(arguments: str) -> None:
+def test_invalid_arguments_are_refused(arguments: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(arguments, type=Terminal)
+        msgspec.json.decode(arguments, type=TerminalArguments)
 
 
-def test_the_schema_says_what_can_be_asked_for() -> None:
-    found = schema(Terminal)
+def test_the_schema_lists_all_arguments() -> None:
+    found = schema(TerminalArguments)
     assert found["required"] == ["command"]
     assert found["additionalProperties"] is False
 
@@ -376,12 +468,13 @@ def test_the_schema_says_what_can_be_asked_for() -> None:
 
 
 @RUNGS
-async def test_what_is_judged_is_all_that_decides(tmp_path: Path, rung: str) -> None:
+async def test_the_approval_request_contains_everything_that_matters(
+    tmp_path: Path, rung: str
+) -> None:
     async with desk(tmp_path, rung) as it:
         found = await judged(it, "cat notes | grep x", purpose="to see")
         assert isinstance(found.request.what, Parsed)
         assert found.level is Level[rung]
-        assert not found.git_is_safe
         assert set(found.request.programs) == {"cat", "grep"}
         assert all(os.path.isabs(p) for p in found.request.programs.values())
         assert (found.request.cwd, found.request.stdin) == (str(it.workspace), "")
@@ -396,7 +489,8 @@ async def test_a_script_is_judged_as_its_text(tmp_path: Path) -> None:
         found = await judged(it, "python3 x.py > $HOME/out", pty=True, background=True)
         assert isinstance(found.request.what, Opaque)
         assert found.request.programs == {}
-        assert set(found.request.files) == {str(it.workspace / "x.py")}
+        bash = str(tmp_path / "bin" / "bash")  # none of the system's: judged by content as well
+        assert set(found.request.files) == {str(it.workspace / "x.py"), bash}
         assert found.request.wants == Wants(background=True, terminal=True, open_input=True)
 
 
@@ -412,7 +506,7 @@ async def test_files_that_a_line_names_are_judged_by_content(tmp_path: Path) -> 
         assert ours == {
             str(it.workspace / path): hashlib.sha256(path.encode()).hexdigest()
             for path in ("run.sh", "data", "sub/inner", "of")
-        }
+        } | {str(it.workspace / "link"): "leads to /etc/passwd"}
         assert "./run.sh" not in found.request.programs
         (it.workspace / "run.sh").write_text("another")
         then = await judged(it, "./run.sh data if=of link && cd sub && cat inner none")
@@ -430,14 +524,102 @@ async def test_a_program_of_the_workspace_runs_from_where_the_line_has_gone(
         assert (await it.result("cd sub && ./run.sh"))["output"] == "in sub\n"
 
 
-async def test_big_files_are_judged_by_size_and_time_and_odd_ones_not(tmp_path: Path) -> None:
+async def test_huge_files_are_identified_by_times_and_special_files_are_skipped(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as it:
-        with (it.workspace / "big").open("wb") as file:
-            file.truncate(9 * 2**20)
+        big = it.workspace / "big"
+        with big.open("wb") as file:
+            file.truncate(65 * 2**20)
         os.mkfifo(it.workspace / "pipe")
         found = await judged(it, "cat big pipe sub")
         (print_,) = (h for p, h in found.request.files.items() if p.startswith(str(it.workspace)))
-        assert print_.startswith(f"size {9 * 2**20}")
+        assert print_.startswith(f"size {65 * 2**20}")
+        before = big.stat()
+        with big.open("r+b") as file:
+            file.write(b"x")
+        os.utime(big, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (await judged(it, "cat big pipe sub")).request.files != found.request.files
+
+
+LEASE = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases")
+async def test_a_file_that_another_process_keeps_shut_is_identified_by_times(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as it:
+        script = it.workspace / "x.sh"
+        found = []
+        for text in ("echo good\n", "echo evil\n"):
+            script.write_text(text)
+            lease = [sys.executable, "-I", "-c", LEASE, str(script)]
+            async with await anyio.open_process(lease) as holder:
+                assert holder.stdout and holder.stdin
+                await holder.stdout.receive()
+                found.append((await judged(it, "sh x.sh")).request.files.get(str(script), ""))
+                await holder.stdin.aclose()
+        assert all(found) and found[0] != found[1]
+
+
+async def test_files_are_found_where_a_line_goes_to(tmp_path: Path) -> None:
+    async with desk(tmp_path, "L1") as it:
+        (it.workspace / "sub" / "deep").mkdir(parents=True)
+        inner, spaced = it.workspace / "sub" / "deep" / "x.sh", it.workspace / "a b.sh"
+        home = Path(it.sandbox.home_of(str(it.workspace)))
+        for file in (inner, spaced, home / "h.sh"):
+            file.write_text("1")
+        for line, file in {
+            "pushd sub && cd deep && sh x.sh": inner,
+            "cd sub && cd deep && sh x.sh 2>&1": inner,
+            "env -C sub/deep sh x.sh": inner,
+            "sh -c 'cd sub/deep; sh x.sh'": inner,
+            'sh "a b.sh" 2>&1': spaced,
+            r"sh a\ b.sh": spaced,
+            "sh ~/h.sh": home / "h.sh",
+            "sh 0<>sub/deep/x.sh": inner,
+            "make -f x.sh -C sub/deep": inner,
+            "make -fx.sh -C sub/deep": inner,
+            "make -Csub/deep -fx.sh": inner,
+            "make --directory=sub/deep --file=x.sh": inner,
+            "pytest sub/deep/x.sh::test_it": inner,
+            "java -cp lib:sub/deep/x.sh Main": inner,
+            "gcc @sub/deep/x.sh": inner,
+            "tool a,sub/deep/x.sh,b": inner,
+        }.items():
+            assert str(file) in (await judged(it, line)).request.files, line
+
+
+async def test_a_named_link_out_of_the_workspace_is_known_by_where_it_leads(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as it:
+        link = it.workspace / "tool"
+        found = []
+        for target in ("/etc/passwd", "/etc/group"):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+            found.append((await judged(it, "sh tool")).request.files[str(link)])
+        assert found == ["leads to /etc/passwd", "leads to /etc/group"]
+
+
+@pytest.mark.parametrize(
+    "line", ["cd a;" * 990, "'" * 999, "a/" * 1_000, "sh -c " + "'cd a;'" * 600, "\\" * 90_001]
+)
+async def test_planning_a_line_is_fast(tmp_path: Path, line: str) -> None:
+    async with desk(tmp_path) as it:
+        (it.workspace / "a").symlink_to(".")  # every path through it exists
+        before = time.process_time()
+        await judged(it, line)
+        assert time.process_time() - before < 2
 
 
 async def test_the_hash_is_the_same_the_next_time(tmp_path: Path) -> None:
@@ -450,7 +632,7 @@ async def test_the_hash_is_the_same_the_next_time(tmp_path: Path) -> None:
         assert execution_hash(first.request) == execution_hash(then.request)
 
 
-async def test_out_of_the_sandbox_is_asked_for_as_such(tmp_path: Path) -> None:
+async def test_unsandboxed_and_detach_are_in_the_approval_request(tmp_path: Path) -> None:
     async with desk(tmp_path, "L1") as it:
         found = await judged(it, "true", unsandboxed=True, detach=True, background=True)
         assert found.level is Level.L0
@@ -462,23 +644,25 @@ async def test_out_of_the_sandbox_is_asked_for_as_such(tmp_path: Path) -> None:
         assert outside.exists()
 
 
-async def test_where_nothing_can_run_nobody_is_asked(tmp_path: Path) -> None:
+async def test_if_no_command_can_run_the_user_is_not_asked(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         sandbox = Bare(tmp_path / "home", tmp_path / "user", allow_none=False)
-        hands = Hands(it.spawner, sandbox, Redactor([]), it.tasks, ManualClock())
+        hands = Commands(it.spawner, sandbox, Redactor([]), it.tasks, ManualClock())
         (none,) = terminal.tools(hands)
         with pytest.raises(ToolFailed, match="No command can run here"):
-            await none.permit(it.context(), Terminal("true"))
+            await none.permit(it.context(), TerminalArguments("true"))
 
 
 # In the background.
 
 
 @pytest.mark.promise("LATE-04")
-async def test_where_nothing_can_be_told_later_the_result_says_so(tmp_path: Path) -> None:
+async def test_if_later_messages_are_impossible_the_result_says_so(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         context = it.context(origin=Origin(platform="api_server", late=False))
-        asked = Terminal("cat", background=True, notify_on_complete=True, watch_patterns=["x"])
+        asked = TerminalArguments(
+            "cat", background=True, notify_on_complete=True, watch_patterns=["x"]
+        )
         outcome = await it.execute(context, asked)
         found = read(outcome)
         assert (found["status"], found["notify_on_complete"]) == ("running", False)
@@ -491,13 +675,13 @@ async def test_where_nothing_can_be_told_later_the_result_says_so(tmp_path: Path
 
 
 @pytest.mark.promise("LATE-04", "LATE-05")
-async def test_where_it_can_be_told_later_it_will_be(tmp_path: Path) -> None:
+async def test_if_later_messages_are_possible_the_result_promises_them(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         outcome = await it.run(
             "cat", background=True, notify_on_complete=True, watch_patterns=["x", "y"]
         )
         assert read(outcome) == {
-            "process_id": name(RUN, 1, CallId("call")),
+            "process_id": id_for(RUN, 1, CallId("call")),
             "status": "running",
             "notify_on_complete": True,
             "watch_patterns": ["x", "y"],
@@ -515,7 +699,7 @@ async def test_a_background_command_outlives_its_call_and_has_no_time_limit(
             begin = partial(it.begin, stdin_open=True)
             group.start_soon(begin, f"echo {SECRET}; read x; echo got $x")
             await anyio.lowlevel.checkpoint()
-        process_id = name(RUN, 1, CallId("call"))
+        process_id = id_for(RUN, 1, CallId("call"))
         await it.hands.write(process_id, b"it\n")
         ended = await it.hands.ended(process_id)
         assert (ended.exit_code, ended.tail) == (0, f"{REDACTED}\ngot it\n")
@@ -524,7 +708,50 @@ async def test_a_background_command_outlives_its_call_and_has_no_time_limit(
 async def test_a_background_command_may_have_a_time_limit(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await it.begin("sleep 1000", timeout=1)
-        assert (await it.hands.ended(found)).cause is Cause.TIMEOUT
+        assert (await it.hands.ended(found)).cause is ProcessEnd.TIMEOUT
+
+
+@pytest.mark.promise("ASK-03")
+async def test_an_unasked_background_command_has_a_time_limit(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        (it.terminal,) = terminal.tools(it.hands, unasked_s=1.0)
+        await it.execute(it.context(unasked=True), TerminalArguments("sleep 900", background=True))
+        ended = await it.hands.ended(id_for(RUN, 1, CallId("call")))
+        assert ended.cause is ProcessEnd.TIMEOUT
+
+
+@pytest.mark.promise("ASK-03")
+@RUNGS
+async def test_an_unasked_command_cannot_fill_a_file_whatever_it_is(
+    tmp_path: Path, rung: str
+) -> None:
+    async with desk(tmp_path, rung) as it:
+        unasked = it.context("1", unasked=True)
+        found = read(await it.execute(unasked, TerminalArguments("echo seen; echo x > made")))
+        assert found["exit_code"] != 0 and found["output"].startswith("seen\n")
+        piped = TerminalArguments("seq 100000 | tail -n 1")  # the limit is for files only
+        found = read(await it.execute(it.context("2", unasked=True), piped))
+        assert (found["exit_code"], found["output"]) == (0, "100000\n")
+        later = TerminalArguments("echo x > later", background=True)
+        await it.execute(it.context("3", unasked=True), later)
+        await it.hands.ended(id_for(RUN, 1, CallId("3")))
+        written = [it.workspace / name for name in ("made", "later")]
+        assert [path.read_text() for path in written if path.exists()] == ["", ""]
+        assert (await it.result("cat made; echo x > made; cat made", "4"))["output"] == "x\n"
+
+
+@pytest.mark.promise("ASK-03")
+async def test_an_unasked_command_has_a_memory_limit(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        (it.terminal,) = terminal.tools(it.hands, unasked_mb=50)
+        greedy = TerminalArguments(f"python3 -I -c '{GREEDY['anonymous']}'", timeout=60)
+        found = read(await it.execute(it.context("1", unasked=True), greedy))
+        assert found["error"] == "killed: memory"
+        big = TerminalArguments("python3 -I -c 'print(len(bytes(1) * 2**28))'")
+        assert read(await it.execute(it.context("2"), big))["output"] == f"{2**28}\n"
+        (it.terminal,) = terminal.tools(it.hands, memory_mb=2_000, unasked_mb=50)
+        found = read(await it.execute(it.context("3", unasked=True), big))
+        assert found["output"] == f"{2**28}\n"
 
 
 # After a restart.
@@ -532,7 +759,7 @@ async def test_a_background_command_may_have_a_time_limit(tmp_path: Path) -> Non
 
 async def adopted(it: Desk, command: str = "x", call: str = "call", **asked: Any) -> Any:
     assert it.terminal.adopt is not None
-    return await it.terminal.adopt(it.context(call), Terminal(command, **asked))
+    return await it.terminal.adopt(it.context(call), TerminalArguments(command, **asked))
 
 
 @pytest.mark.fault("F-06")
@@ -557,17 +784,17 @@ async def test_a_time_limit_that_was_reached_meanwhile_is_adopted(tmp_path: Path
         assert read(await adopted(it, timeout=1))["error"] == "timed out after 1 s"
 
 
-async def test_what_never_began_is_said_to_have_had_no_effect(tmp_path: Path) -> None:
+async def test_a_command_that_never_started_is_reported_as_without_effect(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         found = await adopted(it)
-        assert isinstance(found, Failed)
+        assert isinstance(found, ToolFailure)
         assert found.text.startswith("Not started")
 
 
 GATEWAY = """
 import os, sys, time, anyio
 from pathlib import Path
-from tests.tools.test_hands import desk
+from tests.tools.exec.test_commands import desk
 
 async def main(root, command, background):
     async with desk(Path(root), "L0") as it:
@@ -591,7 +818,7 @@ async def killed_gateway(root: Path, command: str, background: str = "no") -> No
 
 @pytest.mark.fault("F-19")
 @pytest.mark.parametrize("background", ["no", "yes"])
-async def test_what_died_with_the_gateway_may_have_had_effects(
+async def test_a_command_killed_with_the_gateway_is_reported_as_unknown(
     tmp_path: Path, background: str
 ) -> None:
     script = f"echo {SECRET} first; echo > {tmp_path / 'begun'}; sleep 1000"
@@ -602,13 +829,13 @@ async def test_what_died_with_the_gateway_may_have_had_effects(
         assert isinstance(found, Unknown)
         assert "The gateway ended while this command ran" in found.text
         assert found.text.endswith(f"{REDACTED} first\n")
-        assert (await it.hands.ended(name(RUN, 1, CallId("call")))).cause is Cause.RESTART
+        assert (await it.hands.ended(id_for(RUN, 1, CallId("call")))).cause is ProcessEnd.RESTART
         assert it.terminal.settled is not None
         it.terminal.settled(it.context())
         assert it.hands.known() == []
 
 
-async def test_a_background_command_that_ended_meanwhile_is_told_of_later(
+async def test_a_background_command_that_ended_meanwhile_is_reported_later(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as it:
@@ -620,7 +847,7 @@ async def test_a_background_command_that_ended_meanwhile_is_told_of_later(
         assert it.terminal.settled is not None
         it.terminal.settled(it.context())
         ended = await it.hands.ended(found.background.process_id)
-        assert (ended.cause, ended.exit_code) == (Cause.EXITED, 4)
+        assert (ended.cause, ended.exit_code) == (ProcessEnd.EXITED, 4)
 
 
 async def test_a_detached_command_is_attached_again(tmp_path: Path) -> None:
@@ -631,7 +858,7 @@ async def test_a_detached_command_is_attached_again(tmp_path: Path) -> None:
         found = await adopted(it, "sleep 1000", background=True, detach=True)
         assert found.background.detach
         assert [live.command for live in it.hands.mine(it.context().session)] == ["sleep 1000"]
-        assert (await it.hands.kill(found.background.process_id)).cause is Cause.KILLED
+        assert (await it.hands.kill(found.background.process_id)).cause is ProcessEnd.KILLED
     os.waitpid(-1, 0)  # noqa: ASYNC222 — it has ended; a real successor is not its parent
 
 
@@ -643,7 +870,7 @@ FETCH = (
 
 
 @pytest.mark.debian("bwrap")
-async def test_a_command_is_held_while_somebody_is_asked_about_a_host(tmp_path: Path) -> None:
+async def test_a_command_waits_while_the_user_is_asked_about_a_host(tmp_path: Path) -> None:
     asked, answer = [], anyio.Event()
     async with desk(tmp_path, "L2") as it:
 
@@ -656,7 +883,7 @@ async def test_a_command_is_held_while_somebody_is_asked_about_a_host(tmp_path: 
         async with anyio.create_task_group() as group:
 
             async def run() -> None:
-                assert "403" in read(await it.execute(context, Terminal(FETCH)))["output"]
+                assert "403" in read(await it.execute(context, TerminalArguments(FETCH)))["output"]
 
             group.start_soon(run)
             with anyio.fail_after(20):
@@ -667,10 +894,12 @@ async def test_a_command_is_held_while_somebody_is_asked_about_a_host(tmp_path: 
     assert asked == ["new.example"]
 
 
-async def test_where_hosts_cannot_be_told_apart_commands_run_without(tmp_path: Path) -> None:
+async def test_in_a_sandbox_without_host_filter_commands_run_without_network(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path, "L1") as it:
         context = it.context(hosts=("good.example",))
-        assert read(await it.execute(context, Terminal("echo x")))["output"] == "x\n"
+        assert read(await it.execute(context, TerminalArguments("echo x")))["output"] == "x\n"
 
 
 @pytest.mark.fault("F-33")
@@ -682,7 +911,7 @@ async def test_what_changes_between_judgement_and_start_does_not_run(
         for place in ("a", "b"):
             (it.workspace / place).mkdir()
             (it.workspace / place / "x.sh").write_text("echo x > ../ran")
-        asked = Terminal("sh x.sh", workdir="a")
+        asked = TerminalArguments("sh x.sh", workdir="a")
         judge = await it.terminal.permit(it.context(), asked)
         assert isinstance(judge, Judge)
         context = it.context(execution=execution_hash(judge.request))
@@ -691,5 +920,32 @@ async def test_what_changes_between_judgement_and_start_does_not_run(
         else:
             (it.workspace / "a").rename(it.workspace / "c")
             (it.workspace / "a").symlink_to("b")
-        assert isinstance(await it.terminal.run(context, asked), Denied)
+        assert isinstance(await it.terminal.run(context, asked), ToolDenied)
         assert not (it.workspace / "ran").exists()
+
+
+@pytest.mark.fault("F-33")
+@pytest.mark.promise("RUN-28")
+async def test_a_file_that_changes_right_before_the_start_keeps_it_from_starting(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path, "L1") as it:
+        (it.workspace / "x.sh").write_text("echo good > ran")
+        asked = TerminalArguments("sh x*.sh")
+        judge = await it.terminal.permit(it.context(), asked)
+        assert isinstance(judge, Judge)
+        trees = await judge.look(20, {})
+        context = it.context(execution=execution_hash(judge.request), trees=trees)
+        (it.workspace / "x.sh").write_text("echo evil > ran")
+        assert await it.terminal.run(context, asked) == ToolDenied(CHANGED_TEXT)
+        assert not (it.workspace / "ran").exists()
+        assert it.hands.known() == []  # nothing was claimed: it can be asked for again
+
+
+async def test_processes_that_can_change_files_are_counted(tmp_path: Path) -> None:
+    async with desk(tmp_path, "L1") as it:
+        assert (await judged(it, "make")).request.beside == 0
+        process_id = await it.begin("sleep 1000")
+        assert (await judged(it, "make")).request.beside == 1
+        await it.hands.kill(process_id)
+        assert (await judged(it, "make")).request.beside == 0

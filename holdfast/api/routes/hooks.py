@@ -1,7 +1,7 @@
-"""Hooks: what platforms send to us over HTTP, handed to the channel that hears there.
+"""Hooks: HTTP requests of chat platforms, passed to their channels.
 
-Whether a request is to be believed is the channel's business: there is no key here. All else
-holds as on every route: Host, Origin, and how much and for how long anybody may send.
+The channel authenticates a request: no key of ours is needed here. Host, Origin, the size of the
+body and the time for it are checked as on every route.
 """
 
 import logging
@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import anyio
 from aiohttp import web
 
+from holdfast.api.auth import HOOKS, error_response
 from holdfast.channels.channel import Channel, Hears, Hook
-from holdfast.channels.http.door import HOOKS, error_response
 from holdfast.errors import Refused
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ RETRY_S = 5.0
 
 
 def add_routes(app: web.Application, channels: Iterable[Channel], body_wait_s: float) -> None:
-    """POST /hooks/… for each of the channels that is called by its platform."""
+    """Add POST /hooks/… for each channel that its platform calls."""
     for channel in channels:
         if isinstance(channel, Hears) and channel.path:
             app.router.add_post(HOOKS + channel.path, _handler(channel, body_wait_s))
@@ -47,7 +47,7 @@ def _handler(
 
 
 async def _read(request: web.Request, wait_s: float) -> bytes:
-    """The body, refused before it is read whole if it is too large or does not come."""
+    """Read the body. Refuse it early if it is too large or does not arrive in time."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused("unsupported_media_type", "Send the body as it is, without Content-Encoding.")
     body = bytearray()

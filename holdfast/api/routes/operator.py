@@ -1,16 +1,24 @@
-"""What only the operator's own door has: the word to the process itself, and on any session."""
+"""Orders to the gateway's process, and interruption marks. At the operator's socket only."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from os import getpid
-from typing import Protocol
 
 from aiohttp import web
 
-from holdfast.channels.http import bodies
-from holdfast.channels.http.door import json_response
+from holdfast.api import requests
+from holdfast.api.auth import json_response
+from holdfast.api.contracts import ControlsProcess, KeepsSessions
+from holdfast.api.schema.operator import (
+    GatewayObject,
+    MarkResponse,
+    OrderResponse,
+    ReleaseResponse,
+    RestoredObject,
+    SessionMark,
+    SessionMarkList,
+)
 from holdfast.core.intents import Principal
-from holdfast.core.lifecycle import Reason, Recorded
-from holdfast.core.types import SessionId
+from holdfast.core.life.lifecycle import Reason
 from holdfast.errors import Refused
 from holdfast.gateway import SessionView
 
@@ -18,30 +26,28 @@ GATEWAY = "/v1/gateway"
 SESSIONS = "/v1/operator/sessions"
 RELEASE = "/v1/operator/release"
 
-
-class Control(Protocol):
-    """The process, as far as it takes orders."""
-
-    async def recorded(self, by: Principal) -> Recorded: ...
-    async def announce(self, by: Principal, reason: Reason) -> None: ...
-    async def stop(self, by: Principal) -> None: ...
-    async def restart(self, by: Principal) -> None: ...
+_ANNOUNCED = {"stop": Reason.STOP, "restart": Reason.RESTART, "nothing": Reason.SIGNAL}
 
 
-def add_routes(app: web.Application, control: Control, by: Principal) -> None:
-    """GET what is wanted and said; POST stop or restart; POST announce/… before a signal."""
+def add_routes(app: web.Application, control: ControlsProcess, by: Principal) -> None:
+    """GET the recorded state; POST stop or restart; POST announce/… before a signal."""
 
     def ordered(order: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             await order()
-            return json_response({"pid": getpid()}, 202)
+            return json_response(OrderResponse(getpid()), 202)
 
         return handle
 
     async def show(request: web.Request) -> web.Response:
         known = await control.recorded(by)
-        found = {"pid": getpid(), "wanted": known.wanted, "state": known.state}
-        return json_response({**found, "booted_at": known.booted_at})
+        restored = None
+        if known.restored is not None:
+            lost = known.restored
+            restored = RestoredObject(known.restored_at, lost.runs, lost.messages)
+        return json_response(
+            GatewayObject(getpid(), known.wanted, known.state, known.booted_at, restored)
+        )
 
     async def announce(request: web.Request) -> web.Response:
         try:
@@ -49,7 +55,7 @@ def add_routes(app: web.Application, control: Control, by: Principal) -> None:
         except KeyError:
             raise Refused("not_found", "Only stop, restart and nothing are announced.") from None
         await control.announce(by, reason)
-        return json_response({"pid": getpid()})
+        return json_response(OrderResponse(getpid()))
 
     app.router.add_get(GATEWAY, show)
     app.router.add_post(f"{GATEWAY}/stop", ordered(lambda: control.stop(by)))
@@ -57,33 +63,24 @@ def add_routes(app: web.Application, control: Control, by: Principal) -> None:
     app.router.add_post(f"{GATEWAY}/announce/{{what}}", announce)
 
 
-class Keeper(Protocol):
-    """The sessions, as far as the operator may do with them what nobody else may."""
-
-    async def sessions(self, by: Principal) -> Sequence[SessionView]: ...
-    async def mark(self, by: Principal, session_id: SessionId) -> None: ...
-    async def clear_mark(self, by: Principal, session_id: SessionId) -> None: ...
-    async def release(self, by: Principal) -> int: ...
-
-
-def add_session_routes(app: web.Application, keeper: Keeper, by: Principal) -> None:
+def add_session_routes(app: web.Application, keeper: KeepsSessions, by: Principal) -> None:
     """GET the sessions and their marks; POST …/ID/mark or unmark; POST release."""
 
     async def show(request: web.Request) -> web.Response:
-        return json_response({"object": "list", "data": await keeper.sessions(by)})
+        return json_response(SessionMarkList(tuple(map(_mark, await keeper.sessions(by)))))
 
     async def mark(request: web.Request) -> web.Response:
-        session_id = bodies.session_id(request.match_info["session_id"])
+        session_id = requests.session_in(request)
         await keeper.mark(by, session_id)
-        return json_response({"session_id": session_id, "marked": True})
+        return json_response(MarkResponse(session_id, marked=True))
 
     async def unmark(request: web.Request) -> web.Response:
-        session_id = bodies.session_id(request.match_info["session_id"])
+        session_id = requests.session_in(request)
         await keeper.clear_mark(by, session_id)
-        return json_response({"session_id": session_id, "marked": False})
+        return json_response(MarkResponse(session_id, marked=False))
 
     async def release(request: web.Request) -> web.Response:
-        return json_response({"released": await keeper.release(by)})
+        return json_response(ReleaseResponse(await keeper.release(by)))
 
     app.router.add_get(SESSIONS, show)
     app.router.add_post(f"{SESSIONS}/{{session_id}}/mark", mark)
@@ -91,4 +88,14 @@ def add_session_routes(app: web.Application, keeper: Keeper, by: Principal) -> N
     app.router.add_post(RELEASE, release)
 
 
-_ANNOUNCED = {"stop": Reason.STOP, "restart": Reason.RESTART, "nothing": Reason.SIGNAL}
+def _mark(of: SessionView) -> SessionMark:
+    return SessionMark(
+        session_id=of.session_id,
+        status=of.status,
+        reason=of.reason,
+        unfinished=of.unfinished,
+        held=of.held,
+        mark=of.mark,
+        mark_reason=of.mark_reason,
+        marked_at=of.marked_at,
+    )

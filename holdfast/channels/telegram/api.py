@@ -1,8 +1,8 @@
-"""Telegram's Bot API: how a method is called, and what Telegram says, as far as we read it.
+"""A client for the methods of Telegram's Bot API that we use, and the parts of its replies we read.
 
-No call raises: what went wrong is an answer too. The token is part of every address that is
-asked. So no text of an exception of the HTTP library is ever shown, and what Telegram says is
-shown without it.
+`Api.call` raises no error: a failure is a return value (`ApiError`). The bot token is part of
+every request URL. So the text of an HTTP library exception is never shown, because it could
+contain the URL, and the token is removed from every text of Telegram that is shown.
 """
 
 from typing import Any, TypeVar
@@ -16,16 +16,17 @@ from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured, Transient
 
 TOKEN_KEY = "TELEGRAM_BOT_TOKEN"
-HINT = "copy it again from @BotFather, whole: digits, a colon, letters"
+HINT = "copy the complete token from @BotFather: digits, a colon, letters"
+OTHER_RECEIVER = "another program receives this bot's messages: "
+NOT_TELEGRAM = "the reply did not come from Telegram but from something in between"
 
-_WORDS = 300  # characters shown of what Telegram says
-_STRANGE = "not Telegram but something on the way to it answered"
+_MAX_DESCRIPTION = 300  # characters of Telegram's error description that are shown
 
 T = TypeVar("T")
 
 
 class Api:
-    """One bot's methods, over one connection pool."""
+    """The API methods of one bot, over one connection pool."""
 
     def __init__(self, base_url: str, token: str, answer_s: float, connect_s: float) -> None:
         self._root = f"{base_url.rstrip('/')}/bot{token}"
@@ -34,11 +35,11 @@ class Api:
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, method: str, params: dict[str, Any], shape: type[T]) -> T:
-        """The result, or `Transient`, or `Misconfigured`."""
+        """Call a method and return its result; raises `Transient` or `Misconfigured`."""
         return result(await self.call(method, params), shape)
 
     async def call(self, method: str, params: dict[str, Any], limit_s: float = 0) -> "Answer":
-        """What Telegram answers, or that it did not."""
+        """Call a method and return Telegram's result, or an `ApiError`."""
         limit_s = limit_s or self._answer_s
         if self._session is None:
             connector, jar = aiohttp.TCPConnector(limit=0), aiohttp.DummyCookieJar()
@@ -51,52 +52,57 @@ class Api:
             ) as response:
                 return self._read(response.status, await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            return Failed("Telegram cannot be reached", begun=False)
+            return ApiError("cannot reach Telegram", begun=False)
         except TimeoutError:
-            return Failed(f"Telegram did not answer within {limit_s:g} s")
+            return ApiError(f"Telegram did not answer within {limit_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            return Failed(f"the connection to Telegram broke ({type(error).__name__})")
+            return ApiError(f"the connection to Telegram broke ({type(error).__name__})")
 
     def _read(self, status: int, body: bytes) -> "Answer":
         try:
-            reply = decode(body, type=Reply)
+            reply = decode(body, type=ApiReply)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Failed(f"{_STRANGE} ({status})", begun=status < 300 or status >= 500)
+            return ApiError(f"{NOT_TELEGRAM} ({status})", begun=status < 300 or status >= 500)
         if reply.ok:
             return reply.result
-        words = reply.description.replace(self._secret, "…")[:_WORDS] or f"status {status}"
-        retry_after_s, moved_to = reply.parameters.retry_after, reply.parameters.migrate_to_chat_id
-        return Failed(words, status, retry_after_s, begun=status >= 500, moved_to=moved_to)
+        description = reply.description.replace(self._secret, "…")[:_MAX_DESCRIPTION]
+        return ApiError(
+            description or f"status {status}",
+            status,
+            reply.parameters.retry_after,
+            begun=status >= 500,
+            moved_to=reply.parameters.migrate_to_chat_id,
+        )
 
     async def aclose(self) -> None:
-        """Close the pool."""
+        """Close the connection pool."""
         if self._session is not None:
             await self._session.close()
 
 
-class Failed(Value):
-    """What Telegram said instead of a result, or what became of the connection."""
+class ApiError(Value):
+    """Telegram's error reply, or a failure of the connection."""
 
-    words: str
-    status: int = 0  # nothing was said
+    description: str
+    status: int = 0  # 0: there was no reply
     retry_after_s: float = 0.0
-    begun: bool = True  # it may have been done
-    moved_to: int = 0  # the chat that this one has become
+    begun: bool = True  # Telegram may have executed the method
+    moved_to: int = 0  # id of the chat that replaces this one
 
 
 def result(answer: "Answer", shape: type[T]) -> T:
-    """The answer, if it is one of that shape; else why not, raised."""
+    """Return the answer if it has the type `shape`; otherwise raise the error."""
     if isinstance(answer, shape):
         return answer
-    raise _problem(answer if isinstance(answer, Failed) else Failed(_STRANGE))
+    raise _problem(answer if isinstance(answer, ApiError) else ApiError(NOT_TELEGRAM))
 
 
-def _problem(answer: Failed) -> HoldfastError:
-    """Why nothing can be heard: what waiting may mend, and what only the operator can."""
+def _problem(answer: ApiError) -> HoldfastError:
+    """Convert an error: `Misconfigured` if only the operator can fix it, otherwise `Transient`."""
     if answer.status in (401, 404):
-        return Misconfigured(f"Telegram refuses {TOKEN_KEY} ({answer.words})", HINT)
-    whose = "somebody else receives this bot's messages: " if answer.status == 409 else ""
-    return Transient(whose + answer.words, retry_after_s=answer.retry_after_s or None)
+        return Misconfigured(f"Telegram refuses {TOKEN_KEY} ({answer.description})", HINT)
+    prefix = OTHER_RECEIVER if answer.status == 409 else ""
+    return Transient(prefix + answer.description, retry_after_s=answer.retry_after_s or None)
 
 
 class Who(msgspec.Struct):
@@ -114,10 +120,24 @@ class Who(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    message_id: int = 0  # of a message
-    username: str = ""  # of a bot
-    pending_update_count: int = 0  # of a webhook
+    message_id: int = 0  # sendMessage, editMessageText
+    username: str = ""  # getMe
+    pending_update_count: int = 0  # getWebhookInfo
     last_error_message: str = ""
+
+
+class ForwardOrigin(msgspec.Struct):
+    """The source of a forwarded message. Telegram sets the field that fits the kind of source."""
+
+    sender_user: Who | None = None
+    sender_user_name: str = ""  # of a user who hides the link to their account
+    sender_chat: Who | None = None
+    chat: Who | None = None  # a channel
+
+    @property
+    def name(self) -> str:
+        who = self.sender_user or self.sender_chat or self.chat
+        return (who.name if who else self.sender_user_name) or "an unknown sender"
 
 
 class Replied(msgspec.Struct):
@@ -126,7 +146,7 @@ class Replied(msgspec.Struct):
     caption: str = ""
 
 
-class Message(msgspec.Struct):
+class TelegramMessage(msgspec.Struct):
     message_id: int
     chat: Who
     sender: Who | None = msgspec.field(name="from", default=None)
@@ -137,21 +157,31 @@ class Message(msgspec.Struct):
     quote: Replied | None = None
     text: str = ""
     caption: str = ""
+    forward_origin: ForwardOrigin | None = None
+
+    @property
+    def forwarded(self) -> str:
+        """Describe the source of a forwarded message; empty if the sender wrote it."""
+        origin = self.forward_origin
+        return "" if origin is None else f"a forwarded message from {origin.name}"
 
     @property
     def thread(self) -> str:
-        """The topic. In a plain group a chain of replies has a thread id too, and is none."""
+        """The id of the topic. In a plain group, chains of replies have thread ids but no topic."""
         return str(self.message_thread_id) if self.is_topic_message else ""
 
     @property
     def reply_to(self) -> str:
-        """All that is said in a topic replies to the topic's first message; that is no reply."""
+        """The id of the message it replies to.
+
+        Every message in a topic replies to the topic's first message; that does not count.
+        """
         replied = str(self.reply_to_message.message_id) if self.reply_to_message else ""
         return "" if replied == self.thread else replied
 
     @property
     def quoted(self) -> str:
-        """What was marked of the message replied to, or else all of it."""
+        """The part of the replied message that the sender quoted, or its whole text."""
         source = self.quote or (self.reply_to_message if self.reply_to else None)
         return (source.text or source.caption) if source else ""
 
@@ -163,12 +193,12 @@ class File(msgspec.Struct):
 class Query(msgspec.Struct):
     id: str
     sender: Who = msgspec.field(name="from")
-    message: Message | None = None
+    message: TelegramMessage | None = None
     data: str = ""
 
 
 class Update(msgspec.Struct):
-    """Read as far as its number, so that one that is not understood can be passed over."""
+    """An update, decoded only as far as its number, so that a malformed one can be skipped."""
 
     update_id: int
     message: msgspec.Raw = msgspec.Raw(b"null")
@@ -181,11 +211,11 @@ class Parameters(msgspec.Struct, frozen=True):
     migrate_to_chat_id: int = 0
 
 
-class Reply(msgspec.Struct):
+class ApiReply(msgspec.Struct):
     ok: bool
     result: list[Update] | Result | bool = False
     description: str = ""
     parameters: Parameters = Parameters()
 
 
-Answer = list[Update] | Result | bool | Failed
+Answer = list[Update] | Result | bool | ApiError

@@ -1,15 +1,17 @@
-"""Telegram: the Bot API over one connection pool, by long polling or by its webhook.
+"""The Telegram channel: receives updates by long polling or by webhook, and sends messages.
 
-In: an update is ours when `take` has returned; only then does the next poll confirm it, or the
-webhook answer 200. The cursor is the number of the one taken last, even if it is smaller than
-the one before: Telegram draws a new number after a quiet week, and a cursor that only grew would
-ask for ever the same. Through the webhook Telegram keeps the place itself, and sends one at a
-time, so there is no cursor. Nothing that waits is ever dropped, whichever way is taken.
+Incoming: an update is stored when `take` has returned. Only then does the next poll confirm it,
+or the webhook answer 200. The cursor is the number of the last stored update, even if it is
+smaller than the number before it: after a week without updates Telegram chooses a new random
+number, and a cursor that can only grow would request the same updates for ever. With the webhook
+there is no cursor, because Telegram keeps the position itself and sends one update at a time.
+Switching between polling and webhook never drops a waiting update.
 
-Out: what Telegram refused and what found no connection has not arrived; a lost answer to a
-message is doubtful. A change of a message can be made twice without harm, so it never is.
+Outgoing: if Telegram refused a message, or no connection was made, the message has not arrived.
+If the reply to a sent message was lost, the result is doubtful. An edit can be repeated without
+harm, so the result of an edit is never doubtful.
 
-The secret of the webhook is made from the token: there is one thing to configure.
+The webhook secret is derived from the bot token, so the operator configures only the token.
 """
 
 import hmac
@@ -21,51 +23,44 @@ import msgspec
 from msgspec import Meta
 from msgspec.json import decode
 
-from holdfast.channels import render
 from holdfast.channels.channel import (
     Accepted,
-    Capabilities,
+    ChannelCapabilities,
+    ChannelKind,
     Clock,
     Doubtful,
     Hook,
     HookAnswer,
     Incoming,
-    Kind,
     Later,
     Outgoing,
-    Refused,
     Secret,
+    SendRefused,
     Sent,
     Take,
 )
-from holdfast.channels.split import split
-from holdfast.channels.telegram_api import (
-    HINT,
-    TOKEN_KEY,
-    Answer,
-    Api,
-    Failed,
-    File,
-    Message,
-    Query,
-    Result,
-    Update,
-    result,
-)
+from holdfast.channels.telegram import api
+from holdfast.channels.text import render
+from holdfast.channels.text.split import split
 from holdfast.core.address import Address, ChatType
 from holdfast.core.types import Value
 from holdfast.errors import Misconfigured, Transient
 
 log = logging.getLogger(__name__)
 
+BAD_TOKEN = f"{api.TOKEN_KEY} is not a bot token"
+CANNOT_RECEIVE = "cannot receive from telegram"
+SKIPPED_UPDATE = "skipped an update that cannot be decoded"
 REPEATED = "*(Possibly repeated: it is not known whether this arrived before.)*\n\n"
 
-_RETRY_S = 1.0  # the shortest wait
+_RETRY_S = 1.0  # the shortest wait between retries
 _LONGEST_WAIT_S = 60.0
-_COURTESY_S = 5.0  # for what may as well be left undone: typing, the answer to a button
-_RENEW_S = 300.0  # so often it is made sure that the webhook is still ours
-_MARK = len(REPEATED)  # what a part leaves free for it
+_OPTIONAL_S = 5.0  # time limit for optional calls: the typing indicator, the answer to a button
+_ALERT = 200  # characters of an alert that Telegram shows
+_RENEW_S = 300.0  # interval between checks that the webhook is still set to our URL
+_MARK = len(REPEATED)  # every part leaves this much room for the note
 _UPDATES = ("message", "edited_message", "callback_query")
+_VISIBLE = re.compile(r"""[^\W_]|[:/.,;?=&%$@"'{}^]""")  # characters that are never markup
 _COMMAND = re.compile(r"(/\w+)@(\w+)(?=\s|\Z)")
 _CHAT_TYPES = {"private": ChatType.DIRECT, "channel": ChatType.CHANNEL}  # else a group
 _SECRET_HEADER = "x-telegram-bot-api-secret-token"
@@ -90,21 +85,21 @@ Poll = Annotated[int, Meta(ge=0, le=50, description="a whole number of seconds, 
 Seconds = Annotated[float, Meta(gt=0, le=600, description="a number of seconds, up to 600")]
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the operator says of it."""
+class TelegramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the channel."""
 
     webhook_url: Reached = ""  # empty: long polling
     base_url: Url = "https://api.telegram.org"
-    poll_s: Poll = 25  # how long Telegram may keep a poll open
-    answer_s: Seconds = 20.0  # how long it may take to answer anything else
+    poll_s: Poll = 25  # how long Telegram keeps a poll open
+    answer_s: Seconds = 20.0  # time limit for every other reply
     connect_s: Seconds = 10.0
 
 
 class Telegram:
-    """One bot."""
+    """A Telegram bot as a channel."""
 
     name = "telegram"
-    capabilities = Capabilities(
+    capabilities = ChannelCapabilities(
         late=True,
         answerable=True,
         edits=True,
@@ -112,33 +107,35 @@ class Telegram:
         threads=True,
         typing=True,
         attachments=False,
+        alerts=True,
         max_length=render.TELEGRAM_LENGTH,
         idempotent_send=False,
     )
 
-    def __init__(self, settings: Settings, token: str, clock: Clock) -> None:
+    def __init__(self, settings: TelegramSettings, token: str, clock: Clock) -> None:
         token = token.strip()
         if not re.fullmatch(r"[0-9]+:[A-Za-z0-9_-]+", token):
-            raise Misconfigured(f"{TOKEN_KEY} is no bot token", HINT)
+            raise Misconfigured(BAD_TOKEN, api.HINT)
         self.trouble = ""
         self.path = self.name if settings.webhook_url else ""
         self._hook_secret = hmac.digest(token.encode(), b"holdfast webhook", "sha256").hex()
-        self._api = Api(settings.base_url, token, settings.answer_s, settings.connect_s)
+        self._api = api.Api(settings.base_url, token, settings.answer_s, settings.connect_s)
         self._settings = settings
         self._clock = clock
         self._username = ""
-        self._take: Take | None = None  # of the webhook
+        self._take: Take | None = None  # set while the webhook is in use
 
     async def receive(self, cursor: str, take: Take) -> None:
-        """Hand on what comes after `cursor`, for ever. Ends only with a token that is refused."""
+        """Pass updates after `cursor` to `take`. `Misconfigured` if the token is refused."""
         wait_s = _RETRY_S
         try:
             while True:
                 try:
                     if self.path:
-                        await self._be_called(take)
+                        await self._use_webhook(take)
                     else:
-                        for update in await self._poll(cursor):
+                        # Sorted by number: the cursor must not pass an update not yet stored.
+                        for update in sorted(await self._poll(cursor), key=_number_of):
                             cursor = await self._hand_on(update, take)
                         self.trouble = ""
                 except Misconfigured as refusal:
@@ -147,80 +144,83 @@ class Telegram:
                 except Transient as trouble:
                     self._note(str(trouble))
                     await self._clock.sleep(trouble.retry_after_s or wait_s)
-                    wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                    if not trouble.retry_after_s:
+                        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 else:
                     wait_s = _RETRY_S
         finally:
             self._take = None
 
     async def hear(self, hook: Hook) -> HookAnswer:
-        """One update that Telegram sends to the webhook."""
+        """Verify one request to the webhook and pass its update on."""
         given = hook.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._hook_secret.encode()):
-            return HookAnswer(401, b"this is not Telegram")
+            return HookAnswer(401, b"the secret token is wrong")
         if self._take is None:
-            return HookAnswer(503, b"nobody takes it now")
+            return HookAnswer(503, b"updates are not accepted now")
         try:
-            await self._hand_on(decode(hook.body, type=Update), self._take)
+            await self._hand_on(decode(hook.body, type=api.Update), self._take)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return HookAnswer(400, b"this is no update")
+            return HookAnswer(400, b"the body is not an update")
         except Transient as trouble:
             self._note(str(trouble))
-            return HookAnswer(503, b"it cannot be taken now")
+            return HookAnswer(503, b"the update cannot be stored now")
         self.trouble = ""
         return HookAnswer(200)
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Parts that fit wherever they go: with no host named, and marked as repeated."""
-        return split(text, _length, self.capabilities.max_length - _MARK)
+        """Split into parts that fit in every case: all links defanged, and marked as repeated."""
+        limit = self.capabilities.max_length - _MARK
+        return split(text, _length if len(text) <= 2 * limit else _upper_bound, limit)
 
     async def deliver(self, message: Outgoing) -> Sent:
-        """Carry one message, into the group that its group has become if need be."""
+        """Send one message. If its group was replaced by another group, send it there."""
         request = _request(message)
-        if isinstance(request, Refused):
+        if isinstance(request, SendRefused):
             return request
         answer = await self._send(request)
-        if isinstance(answer, Failed) and answer.moved_to:
+        if isinstance(answer, api.ApiError) and answer.moved_to:
             answer = await self._send(_moved(request, answer.moved_to))
-        return _judge(request, answer)
+        return _send_result(request, answer)
 
     async def show_typing(self, address: Address) -> None:
-        """Show it for some seconds, or until something is sent."""
-        await self._api.call("sendChatAction", {**_place(address), "action": "typing"}, _COURTESY_S)
+        """Show the indicator for some seconds, or until a message is sent."""
+        params = {**_chat_params(address), "action": "typing"}
+        await self._api.call("sendChatAction", params, _OPTIONAL_S)
 
     async def aclose(self) -> None:
-        """Close the pool."""
+        """Close the connection pool."""
         await self._api.aclose()
 
     def _note(self, trouble: str) -> None:
-        if self.trouble != trouble:  # it is said once, not each time it is met
-            log.warning("telegram cannot be heard", extra={"reason": trouble})
+        if self.trouble != trouble:  # log each problem once, not at every retry
+            log.warning(CANNOT_RECEIVE, extra={"reason": trouble})
         self.trouble = trouble
 
     async def _learn_name(self) -> None:
-        """What people call the bot in a command: `/stop@holdfast_bot`."""
+        """Ask for the bot's user name, which commands may contain: `/stop@holdfast_bot`."""
         if not self._username:
-            self._username = (await self._api.ask("getMe", {}, Result)).username
+            self._username = (await self._api.ask("getMe", {}, api.Result)).username
 
-    async def _poll(self, cursor: str) -> list[Update]:
+    async def _poll(self, cursor: str) -> list[api.Update]:
         await self._learn_name()
         params = {"timeout": self._settings.poll_s, "allowed_updates": _UPDATES}
         if cursor:
             params["offset"] = int(cursor) + 1
         limit_s = self._settings.answer_s + self._settings.poll_s
         answer = await self._api.call("getUpdates", params, limit_s)
-        if isinstance(answer, Failed) and answer.status == 409 and "webhook" in answer.words:
+        if _is_webhook_conflict(answer):
             await self._api.ask("deleteWebhook", {}, bool)
             answer = await self._api.call("getUpdates", params, limit_s)
-        return result(answer, list)
+        return api.result(answer, list)
 
-    async def _be_called(self, take: Take) -> None:
-        """Have Telegram send what there is to the webhook, until it is time to look again."""
+    async def _use_webhook(self, take: Take) -> None:
+        """Set the webhook, then wait until it is time to check it again."""
         await self._learn_name()
         self._take = take
-        state = await self._api.ask("getWebhookInfo", {}, Result)
+        state = await self._api.ask("getWebhookInfo", {}, api.Result)
         params = {"url": self._settings.webhook_url, "secret_token": self._hook_secret}
-        # One connection: with more of them updates may overtake one another.
+        # With more than one connection, updates could arrive out of order.
         await self._api.ask(
             "setWebhook", {**params, "allowed_updates": _UPDATES, "max_connections": 1}, bool
         )
@@ -231,36 +231,36 @@ class Telegram:
             self.trouble = ""
             await self._clock.sleep(_RENEW_S)
 
-    async def _hand_on(self, update: Update, take: Take) -> str:
-        """Hand on one update; the cursor behind it. One that says nothing is passed over."""
+    async def _hand_on(self, update: api.Update, take: Take) -> str:
+        """Pass one update to `take` and return its cursor. Updates without content are skipped."""
         cursor = str(update.update_id)
         try:
-            query = decode(update.callback_query, type=Query | None)
+            query = decode(update.callback_query, type=api.Query | None)
             incoming = self._incoming(update, query)
         except msgspec.DecodeError:
-            log.warning("an update was not understood", extra={"update_id": cursor})
+            log.warning(SKIPPED_UPDATE, extra={"update_id": cursor})
             return cursor
-        if incoming is not None:
-            await take(incoming)
+        alert_text = await take(incoming) if incoming is not None else ""
         if query is not None:
-            await self._api.call(
-                "answerCallbackQuery", {"callback_query_id": query.id}, _COURTESY_S
-            )
+            alert = {"text": alert_text[:_ALERT], "show_alert": True} if alert_text else {}
+            answer = {"callback_query_id": query.id, **alert}
+            await self._api.call("answerCallbackQuery", answer, _OPTIONAL_S)
         return cursor
 
-    def _incoming(self, update: Update, query: Query | None) -> Incoming | None:
-        edited = decode(update.edited_message, type=Message | None)
+    def _incoming(self, update: api.Update, query: api.Query | None) -> Incoming | None:
+        edited = decode(update.edited_message, type=api.TelegramMessage | None)
         raw = update.edited_message if edited else update.message
-        message = query.message if query else decode(raw, type=Message | None)
+        message = query.message if query else decode(raw, type=api.TelegramMessage | None)
         if message is None:
             return None
         pressed = query.data if query else ""
-        text = "" if query else self._unaddressed(message.text or _described(message, raw))
+        text = "" if query else self._without_bot_name(message.text or _describe(message, raw))
         if not (pressed or text):
             return None
         own, cursor = str(message.message_id), str(update.update_id)
         kind = f"edit:{cursor}" if edited else "message"
-        # Whoever speaks as a chat is that chat: the user named then is one for all of them.
+        # For a message sent in the name of a chat, `sender` is one placeholder user for all
+        # such messages. The chat itself is the sender then.
         sender = query.sender if query else message.sender_chat or message.sender or message.chat
         return Incoming(
             external_id=f"press:{query.id}" if query else f"{kind}:{message.chat.id}:{own}",
@@ -273,30 +273,52 @@ class Telegram:
             quoted="" if query else message.quoted,
             pressed=pressed,
             edited=edited is not None,
+            forwarded="" if query else message.forwarded,
         )
 
-    def _unaddressed(self, text: str) -> str:
-        """`/stop@us` as `/stop`; nothing of a command to another bot."""
+    def _without_bot_name(self, text: str) -> str:
+        """Convert `/stop@our_bot` to `/stop`; return "" for a command to another bot."""
         command = _COMMAND.match(text)
         if command is None:
             return text
         ours = command[2].casefold() == self._username.casefold()
         return command[1] + text[command.end() :] if ours else ""
 
-    async def _send(self, request: "_Request") -> Answer:
+    async def _send(self, request: "_Request") -> api.Answer:
         method = "editMessageText" if request.edit else "sendMessage"
         answer = await self._api.call(method, request.html)
-        if isinstance(answer, Failed) and "can't parse entities" in answer.words:
+        if isinstance(answer, api.ApiError) and "can't parse entities" in answer.description:
             answer = await self._api.call(method, request.plain)
         return answer
 
 
+def _is_webhook_conflict(answer: api.Answer) -> bool:
+    """Return whether Telegram refuses to be polled because a webhook is set."""
+    if not isinstance(answer, api.ApiError) or answer.status != 409:
+        return False
+    return "webhook" in answer.description
+
+
+def _number_of(update: api.Update) -> int:
+    return update.update_id
+
+
 class _Request(Value):
-    """One message to send or change, and the same without markup."""
+    """The parameters to send or edit one message, with markup and without."""
 
     html: dict[str, Any]
     plain: dict[str, Any]
     edit: str
+
+
+def _upper_bound(text: str) -> int:
+    """An upper bound of the rendered length, without rendering, which would block the event loop.
+
+    Only tables and links can render longer than the source text with defanged addresses.
+    """
+    if "|" in text or "](" in text or not _VISIBLE.search(text):
+        return _length(text)
+    return render.utf16_length(text) + 2 * sum(map(text.count, ".:。．｡"))
 
 
 def _length(text: str) -> int:
@@ -304,16 +326,16 @@ def _length(text: str) -> int:
     return render.utf16_length(part.text) if part else 0
 
 
-def _request(message: Outgoing) -> _Request | Refused:
-    """What to ask for, if it is one message that can be seen."""
+def _request(message: Outgoing) -> _Request | SendRefused:
+    """Build the request, or refuse a message that is invisible or too long."""
     marked = message.repeated and not message.edit
     text = REPEATED + message.text if marked and message.text.strip() else message.text
     part = render.telegram(text, named_hosts=message.named_hosts)
     if part is None:
-        return Refused("there is nothing in it that could be seen")
+        return SendRefused("the message has no visible text")
     if render.utf16_length(part.text) > render.TELEGRAM_LENGTH:
-        return Refused(f"it is longer than one message ({render.TELEGRAM_LENGTH} characters)")
-    params = {**_place(message.address), "link_preview_options": {"is_disabled": True}}
+        return SendRefused(f"the message is longer than {render.TELEGRAM_LENGTH} characters")
+    params = {**_chat_params(message.address), "link_preview_options": {"is_disabled": True}}
     if message.edit:
         params["message_id"] = _number(message.edit)
     elif message.reply_to:
@@ -327,58 +349,59 @@ def _request(message: Outgoing) -> _Request | Refused:
 
 
 def _moved(request: _Request, chat: int) -> _Request:
-    """The same into another chat."""
+    """The same request for another chat."""
     there = {"chat_id": chat}
     return _Request(request.html | there, request.plain | there, request.edit)
 
 
-def _judge(request: _Request, answer: Answer) -> Sent:
-    """What an answer says about where the message is."""
-    if not isinstance(answer, Failed):
+def _send_result(request: _Request, answer: api.Answer) -> Sent:
+    """Conclude from Telegram's answer whether the message was delivered."""
+    if not isinstance(answer, api.ApiError):
         return Accepted(
-            request.edit or str(answer.message_id if isinstance(answer, Result) else "")
+            request.edit or str(answer.message_id if isinstance(answer, api.Result) else "")
         )
-    if request.edit and "message is not modified" in answer.words:
+    if request.edit and "message is not modified" in answer.description:
         return Accepted(request.edit)
     if answer.status in (401, 404):
-        return Later(f"{TOKEN_KEY} is refused ({answer.words})", _LONGEST_WAIT_S)
+        return Later(f"Telegram refuses {api.TOKEN_KEY} ({answer.description})", _LONGEST_WAIT_S)
     if 400 <= answer.status < 500 and answer.status != 429:
-        return Refused(answer.words)
+        return SendRefused(answer.description)
     if answer.begun and not request.edit:
-        return Doubtful(answer.words)
-    return Later(answer.words, answer.retry_after_s or _RETRY_S)
+        return Doubtful(answer.description)
+    return Later(answer.description, answer.retry_after_s)
 
 
-def _place(address: Address) -> dict[str, Any]:
+def _chat_params(address: Address) -> dict[str, Any]:
     thread = {"message_thread_id": _number(address.thread)} if address.thread else {}
     return {"chat_id": address.chat, **thread}
 
 
 def _number(name: str) -> int | str:
-    return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else name  # the latter is refused
+    # Telegram refuses an id that is not a number.
+    return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else name
 
 
-def _address(message: Message, user: str) -> Address:
+def _address(message: api.TelegramMessage, user: str) -> Address:
     kind = _CHAT_TYPES.get(message.chat.type, ChatType.GROUP)
     chat, thread = str(message.chat.id), message.thread
     return Address(platform=Telegram.name, chat_type=kind, chat=chat, thread=thread, user=user)
 
 
-def _described(message: Message, raw: msgspec.Raw) -> str:
-    """What is to be read of a message that is not text, and what came with it, in one line."""
+def _describe(message: api.TelegramMessage, raw: msgspec.Raw) -> str:
+    """The text for a message without text: the kind and name of the attachment, and the caption."""
     content = decode(raw, type=dict[str, msgspec.Raw])
     kind = next((kind for kind in content if kind in _MEDIA), "")
     if not kind:
         return message.caption
-    file = decode(content[kind], type=File | list[msgspec.Raw])  # the latter: sizes of a photo
-    name = file.file_name if isinstance(file, File) else ""
+    file = decode(content[kind], type=api.File | list[msgspec.Raw])  # a photo is a list of sizes
+    name = file.file_name if isinstance(file, api.File) else ""
     label = ": ".join(filter(None, (kind.replace("_", " "), " ".join(name.split()))))
     return f"[{label}]\n{message.caption}".strip()
 
 
-def create(settings: Settings, secret: Secret, clock: Clock) -> Telegram:
-    """The bot whose token the environment has."""
-    return Telegram(settings, secret(TOKEN_KEY), clock)
+def create(settings: TelegramSettings, secret: Secret, clock: Clock) -> Telegram:
+    """Create the channel with the token from the environment."""
+    return Telegram(settings, secret(api.TOKEN_KEY), clock)
 
 
-CHANNEL = Kind(Telegram.name, Settings, (TOKEN_KEY,), create)
+CHANNEL = ChannelKind(Telegram.name, TelegramSettings, (api.TOKEN_KEY,), create)

@@ -2,8 +2,12 @@
 
 An address whose host the user never named could carry away what the agent knows as soon
 as somebody, or a preview, opens it. It is written so that nothing opens it (`defang`).
-An address is what clients make one of: a scheme, a host with a path, a bare name under a
-common ending. This is a net; that previews are off is the sender's work.
+An address is what clients make one of: a scheme, a host with a path, a bare name with an ending
+that may be a top-level domain. This is a net; that previews are off is the sender's work.
+
+All of it takes time in proportion to the text: every repetition is possessive, and no match begins
+inside of what another attempt has looked at. Of a very long text only the beginning is looked at
+for the hosts it names; what comes later is not named, and so disarmed.
 """
 
 import re
@@ -15,14 +19,25 @@ _PATH = r"[/\\?\#][^\s<>()\[\]{}\"'«»\u2000-\u206f]*"
 _ENDS = r"(?<![.,:;!?)\]}'\"*_~])"  # as a sentence does, not an address
 ADDRESS = re.compile(
     rf"""(?<![a-z0-9+.\-])[a-z0-9+.\-]*+:[/\\]{{2,}}[^\s<>/\\?\#]*(?:{_PATH})?{_ENDS}
-    |(?<![\w@./\\\-])\.*+(?:[\w.+\-]++@)?(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?
+    |(?<![\w@./\\+\-])[\w.+\-]++@(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?
        (?=[/\\?\#]\S){_PATH}{_ENDS}
-    |(?<![\w@.\-])\.*+(?:[\w\-]++[.。．｡])+?(?:com|net|org|info|biz|io|ai|app|dev|me|co|xyz|top|site|
-       online|shop|club|cloud|link|page|live|pro|tech|store|space|website|gov|edu|eu|de|uk|ru|cn|
-       fr|nl|us|in|tk|ml|ga|cf|gq|onion|local|internal)(?![\w\-]|[.。．｡]\w)""",
+    |(?<![\w@./\\\-])\.*+(?:[\w\-]++[.。．｡])++[^\W\d_]{{2,}}+(?::\d++)?
+       (?=[/\\?\#]\S){_PATH}{_ENDS}
+    |(?<![\w@.\-])\.*+[\w\-]++(?:[.。．｡][\w\-]++)++(?:(?<=[a-z][a-z])|(?<=рф)|(?<=中国))
+       (?![\w\-]|[.。．｡]\w|:[/\\]{{2}})""",
     re.IGNORECASE | re.VERBOSE,
 )
-_NAME = re.compile(r"(?:[\w\-]++\.)++[\w\-]++|\blocalhost\b|\[[0-9a-fA-F:.]++\]")
+_NAME = re.compile(r"(?<![\w\-])[\w\-]++(?:\.[\w\-]++)++|\blocalhost\b|\[[0-9a-fA-F:.]++\]")
+LOOKED_AT = 16_384  # characters of a text for the hosts it names
+
+# Endings of files that are no top-level domain, and those that are both.
+_FILES = frozenset(
+    "bat bmp cfg conf cpp css csv dll exe gif gz hpp html htm ini ipynb java jpeg jpg js json jsonl "
+    "jsx kt lock log lua map mjs mp3 mp4 pdf pem php png pyc rb rtf scss so sql sqlite svg swift "
+    "tar tex toml ts tsv tsx txt vue wasm wav webp whl xls xlsx xml yaml yml".split()
+)
+_FILES_OR_DOMAINS = frozenset("md py rs sh pl ps cc go zip mov bz".split())
+_BARE = re.compile(r"[\w\-.。．｡]+")
 _SCHEME = re.compile(r":[/\\]{2,}")
 
 
@@ -34,6 +49,7 @@ def defang(text: str, named_hosts: Collection[str]) -> str:
 
 def hosts(text: str) -> frozenset[str]:
     """Every host that `text` names: what a user wrote, for `named_hosts`."""
+    text = text[:LOOKED_AT]
     bare = (normal(m[0]) for m in _NAME.finditer(text))
     full = (host for m in ADDRESS.finditer(text) for host in _hosts_of(m[0]))
     return frozenset({*bare, *full} - {""})
@@ -56,9 +72,19 @@ def normal(host: str) -> str:
 
 def harmless(address: str, named: Collection[str]) -> bool:
     """Whether it leads nowhere but to `named` and is not glued to another word with a dot."""
+    if _is_file(address):
+        return True
     scheme, *rests = _SCHEME.split(address)
     glued = bool(rests) and "." in scheme
     return not glued and all(host in named for host in _hosts_of(address))
+
+
+def _is_file(address: str) -> bool:
+    """Whether a bare name is read as a file's: `notes.txt`, `README.md`, not `x.evil.md`."""
+    stem, _, ending = address.casefold().rpartition(".")
+    if not stem or not _BARE.fullmatch(address):
+        return False
+    return ending in _FILES or (ending in _FILES_OR_DOMAINS and "." not in stem.lstrip("."))
 
 
 def bracketed(address: str) -> str:

@@ -1,25 +1,32 @@
-"""A long text as several, each markdown by itself. Pure.
+"""Split a long text into parts, each valid Markdown by itself. Pure.
 
-It is cut where it hurts least: between paragraphs, between lines, between words. Code or a
+It is cut at the least harmful place: between paragraphs, between lines, between words. Code or a
 table that fits into a message of its own stays whole; a longer one is cut between its lines,
-closed and opened again, a table under its heading. Nothing is lost but white space at a cut.
+closed and opened again, a table under its heading. Only white space at a cut is lost.
 """
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from holdfast.channels.render import DELIMITERS, FENCE, QUOTE
+from holdfast.channels.text.render import language
+from holdfast.core.text.markdown import FENCE, closes_fence, is_table
 
 _QUOTED = "> "
+_QUOTE = re.compile(r"(?: *>)++ ?")
+_INDENT = re.compile(
+    r"[ \t]*(?:(?:[-*+•]|\d{1,9}[.)])[ \t]+)?"
+)  # of a fence, also behind an item's mark
 _JOINERS = "\u200d\ufe0e\ufe0f"
 _LONGEST_JOIN = 32
+_WHOLE = 2  # messages' worth of Markdown may still fit into one: markup takes no room
 _HEADING_SHARE = 8  # a heading longer than that part of a message is not repeated
 
 
 class _Block(NamedTuple):
-    """Code or a table: where it lies, and what begins and ends each piece of it."""
+    """Code or a table: its place in the text, and the text that begins and ends each piece of it."""
 
     start: int
     body: int
@@ -32,12 +39,13 @@ class _Block(NamedTuple):
 class _Cut(NamedTuple):
     head: str
     tail: str
-    opened: int = 0  # so much of the tail only opens again what was cut
+    opened: int = 0  # characters of the tail that only open the cut block again
 
 
 def split(markdown: str, length: Callable[[str], int], limit: int) -> tuple[str, ...]:
-    """`markdown` as parts whose `length` is at most `limit`; those of length 0 are left out."""
-    if (size := length(markdown)) <= limit:
+    """Split `markdown` into parts with a `length` of at most `limit`; parts of length 0 are dropped."""
+    # Measuring a text that is much longer than a message as a whole would take long.
+    if len(markdown) <= _WHOLE * limit and (size := length(markdown)) <= limit:
         return (markdown,) if size else ()
     parts: list[str] = []
     rest = markdown.replace("\r\n", "\n").replace("\r", "\n")
@@ -56,7 +64,7 @@ def split(markdown: str, length: Callable[[str], int], limit: int) -> tuple[str,
 
 
 def _cut(text: str, opened: int, room: int, limit: int) -> _Cut:
-    """Cut it before `room` is used up, which is counted after what is only opened again."""
+    """Cut the text within `room` characters, not counting the `opened` ones."""
     end = opened + room
     if len(text) <= end:
         return _Cut(text, "")
@@ -81,13 +89,13 @@ def _cut(text: str, opened: int, room: int, limit: int) -> _Cut:
 
 
 def _quote(text: str, place: int) -> str:
-    """What a line needs before it to be quoted still, when it is cut there."""
+    """Return the prefix that keeps a line quoted when it is cut there."""
     line = text[text.rfind("\n", 0, place) + 1 : place]
-    return _QUOTED if line and QUOTE.match(line) else ""
+    return _QUOTED if line and _QUOTE.match(line) else ""
 
 
 def _place(text: str, floor: int, end: int, marks: tuple[str, ...]) -> int:
-    """The best place between the two: behind the first of `marks` that is there."""
+    """Find the best place between the two: behind the first of `marks` that occurs."""
     for mark in marks:
         at = text.rfind(mark, max(0, floor - len(mark)), end)
         if at >= 0:
@@ -99,25 +107,26 @@ def _place(text: str, floor: int, end: int, marks: tuple[str, ...]) -> int:
 
 
 def _joins(before: str, after: str) -> bool:
-    """Whether the two are one character to the eye."""
+    """Tell whether the two are displayed as one character."""
     return before == "\u200d" or after in _JOINERS or bool(unicodedata.combining(after))
 
 
 def _blocks(text: str, limit: int) -> Iterator[_Block]:
-    """The code and the tables of a text, in order."""
+    """Find the code and the tables of a text, in order."""
     lines = text.split("\n")
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
     at = 0
     while at < len(lines):
-        prefix = _QUOTED if QUOTE.match(lines[at]) else ""
+        prefix = _QUOTED if _QUOTE.match(lines[at]) else ""
         first, second = _inner(lines, at, prefix) or "", _inner(lines, at + 1, prefix) or ""
         end = at + 1
-        if fence := FENCE.match(first):
-            end = _fence_end(lines, end, prefix, fence[2])
-            mark = f"{prefix}{fence[1]}{fence[2]}"
-            opening, closing = f"{mark}{fence[3]}\n", f"\n{mark}"
+        indent = _INDENT.match(first)
+        if indent and (fence := FENCE.match(first, indent.end())):
+            end = _fence_end(lines, end, prefix, fence[1])
+            mark = f"{prefix}{' ' * indent.end()}{fence[1]}"
+            opening, closing = f"{mark}{language(fence[2])[0]}\n", f"\n{mark}"
             yield _Block(starts[at], starts[at + 1], starts[end], opening, closing, prefix)
-        elif "|" in first and DELIMITERS.match(second):
+        elif is_table(first, second):
             end = at + 2
             while "|" in (_inner(lines, end, prefix) or ""):
                 end += 1
@@ -128,17 +137,17 @@ def _blocks(text: str, limit: int) -> Iterator[_Block]:
 
 
 def _inner(lines: Sequence[str], at: int, prefix: str) -> str | None:
-    """A line without the mark of its quote; None where there is none, or the quote has ended."""
+    """Return a line without its quote mark; None behind the last line or the end of the quote."""
     if at >= len(lines) or not prefix:
         return lines[at] if at < len(lines) else None
-    quote = QUOTE.match(lines[at])
+    quote = _QUOTE.match(lines[at])
     return lines[at][quote.end() :] if quote else None
 
 
 def _fence_end(lines: Sequence[str], at: int, prefix: str, mark: str) -> int:
-    """The line after the fence that closes it, or where it ends without."""
+    """Find the line after the one that closes the fence, or where the code ends without one."""
     while (line := _inner(lines, at, prefix)) is not None:
         at += 1
-        if line.strip().startswith(mark) and not line.strip().strip(mark[0]):
+        if closes_fence(line, mark):
             break
     return at

@@ -1,72 +1,60 @@
-"""The terminal's way to the front door: HTTP over the owner's unix socket, always.
+"""The terminal's client: HTTP over the unix socket of the home, always.
 
-If an owner serves the home, we are its client. Only if nobody owns the home do we take
-the lock, start the engine in this process and go through the same socket. An owner may
-go at any moment, killed or not: whoever is left takes over, and a run that is being
-followed goes on from the last event seen, without gap or repeat. A submission carries
-an Idempotency-Key, so asking again after a lost answer makes no second run. Where there
-is neither an answer nor a lock to take (an owner that starts, stops or hangs), we say
-so, try for a few seconds and give up with exit code 75; no terminal ever hangs.
+If a process owns the home, we are its client. If none does, we take the lock, start the
+engine in this process and go through the same socket. The owner may end at any moment,
+killed or not: another process takes over, and a run that is followed continues from the
+last event seen, without gap or repeat. A submission carries an Idempotency-Key, so
+repeating it after a lost answer makes no second run. If there is neither an answer nor a
+lock to take (an owner that starts, stops or hangs), we tell the user, try for a few
+seconds and give up with exit code 75; no terminal ever hangs.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import anyio
 import msgspec
 
-from holdfast.app import LINGER_S
+from holdfast.api.schema import approvals as approval
+from holdfast.api.schema import operator
+from holdfast.api.schema import runs as run
+from holdfast.api.schema.approvals import ApprovalObject, RuleObject
+from holdfast.api.schema.events import TERMINAL, Event
+from holdfast.api.schema.health import HealthDetails, SandboxObject
+from holdfast.api.schema.operator import CommandObject, CommandResponse, DeliveryObject, SessionMark
+from holdfast.api.schema.runs import RunObject, RunRequest
+from holdfast.app.embedded import LINGER_S
+from holdfast.cli.client.embedded import EmbeddedEngine
+from holdfast.cli.client.frames import AskedQuestion, Frame
+from holdfast.cli.client.refusals import Passing, refusal
+from holdfast.cli.client.sessions import OWNER, SessionsClient, session_path
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.host import Host
-from holdfast.cli.library import OWNER, Library
-from holdfast.cli.wire import (
-    TERMINAL,
-    Accepted,
-    Answer,
-    Answered,
-    Approval,
-    Approvals,
-    Command,
-    Commanded,
-    CommandInfo,
-    CommandList,
-    Confined,
-    Event,
-    Frame,
-    Health,
-    Message,
-    MessageList,
-    Passing,
-    Question,
-    Released,
-    Rule,
-    Rules,
-    Runs,
-    RunStatus,
-    SessionList,
-    SessionObject,
-    Submission,
-    Words,
-    refusal,
-)
-from holdfast.config import Config
+from holdfast.config.settings import Config
+from holdfast.core.inbox import Mode
 from holdfast.core.types import RunId
-from holdfast.lock import SOCKET, take_lock
+from holdfast.host.lock import SOCKET, take_lock
 
 PATIENCE_S = 10.0
 POLL_S = 0.1
 LEAVE_S = 12.0  # more than the engine allows itself for its own way down
-RETURN_S = 0.5  # between two looks whether somebody serves a session that is only listened to
+RETURN_S = 0.5  # between two attempts to listen
 SILENCE_S = 45.0  # the stream sends a comment every 15 s: three missed ones are a dead owner
+WAITING = "the process that owns the home is starting or stopping; waiting for it …"
 
 _LOOK = aiohttp.ClientTimeout(total=1.0)
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 
 T = TypeVar("T")
+
+
+class Wait(Protocol):
+    """Waits for the next owner; `moved`: events have come since the last time."""
+
+    async def __call__(self, *, moved: bool) -> None: ...
 
 
 @asynccontextmanager
@@ -76,12 +64,12 @@ async def connect(
     patience_s: float = PATIENCE_S,
     linger_s: float = LINGER_S,
 ) -> AsyncIterator["Client"]:
-    """A client for as long as the block lasts; `say` tells the user why it waits.
+    """Make a client for the length of the block; `say` tells the user why it waits.
 
-    An engine of our own lets runs finish for `linger_s` at the end.
+    An engine in this process lets runs finish for `linger_s` at the end.
     """
     async with anyio.create_task_group() as tasks:
-        host = Host(config, tasks, linger_s)
+        host = EmbeddedEngine(config, tasks, linger_s)
         connector = aiohttp.UnixConnector(str(config.home / SOCKET), limit=0)
         try:
             async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
@@ -92,131 +80,140 @@ async def connect(
                 await host.stop()
 
 
-class _Stopped(msgspec.Struct, frozen=True):
-    unread: tuple[str, ...] = ()
-
-
-class Client(Library):
-    """The front door, whoever serves it. Made by `connect`."""
+class Client(SessionsClient):
+    """A client of the home's server, whichever process that is. Made by `connect`."""
 
     config: Config
     http: aiohttp.ClientSession
-    host: Host
+    host: EmbeddedEngine
     say: Callable[[str], None]
     patience_s: float
-    owner: str = ""  # whose sessions are meant; empty: the operator's own
+    owner: str = ""  # of the sessions that requests name; empty: the operator
 
     def for_owner(self, owner: str) -> "Client":
-        """The same, for that owner's sessions. What waits there is for a gateway to take up."""
+        """The same for that owner's sessions. Only a gateway goes on with their runs."""
         return msgspec.structs.replace(self, owner=owner)
 
     @property
     def _whose(self) -> dict[str, str]:
         return {OWNER: self.owner} if self.owner else {}
 
-    async def submit(self, submission: Submission, key: str = "") -> str:
-        """Hand in words; returns the id of the run they have become, for good.
+    async def submit(self, submission: RunRequest, key: str = "") -> str:
+        """Submit input; returns the id of its run, which is recorded by then.
 
-        Whoever may hand them in again, since the answer was lost, gives them a `key`.
+        With a `key` the same input can be submitted again if the answer was lost.
         """
-        accepted = await self._ask("POST", "/v1/runs", Accepted, submission, _named(key))
+        accepted = await self._ask("POST", "/v1/runs", run.StartResponse, submission, _named(key))
         return accepted.run_id
 
-    async def status(self, run_id: str) -> RunStatus:
-        """The run as it stands."""
-        return await self._ask("GET", _path(run_id), RunStatus)
+    async def status(self, run_id: str) -> RunObject:
+        """The status of a run."""
+        return await self._ask("GET", _path(run_id), RunObject)
 
-    async def runs(self, session_id: str = "", limit: int = 20) -> tuple[RunStatus, ...]:
-        """The latest runs, of one session if it is named, newest first."""
+    async def runs(self, session_id: str = "", limit: int = 20) -> tuple[RunObject, ...]:
+        """The latest runs, newest first; of one session if given."""
         whose = f"&session_id={quote(session_id, safe='')}" if session_id else ""
-        return (await self._ask("GET", f"/v1/runs?limit={limit}{whose}", Runs)).data
+        return (await self._ask("GET", f"/v1/runs?limit={limit}{whose}", run.RunList)).data
 
     async def stop(self, run_id: str) -> Sequence[str]:
-        """Ask for the run's end; its words, if it had not begun. Raises `NotFound` if it has ended."""
+        """Stop a run; returns its input if it had not begun. Raises `NotFound` if it is over."""
         return await self._stop(f"{_path(run_id)}/stop?unread=true")
 
     async def take_back(self, run_id: str) -> Sequence[str]:
-        """The same of a run that waits. Raises `TooLate` if it has begun."""
+        """The same for a queued run. Raises `TooLateExit` if it has begun."""
         return await self._stop(f"{_path(run_id)}/stop?unread=true&unless_begun=true")
 
     async def _stop(self, path: str) -> Sequence[str]:
-        return (await self._ask("POST", path, _Stopped, headers=_named(""))).unread
+        unread = (await self._ask("POST", path, run.StopResponse, headers=_named(""))).unread
+        return unread if isinstance(unread, tuple) else ()
 
-    async def approvals(self, *runs: str) -> tuple[Approval, ...]:
-        """What waits for an approval, oldest first; `runs` go on here if nobody owns the home."""
-        return (await self._ask("GET", "/v1/approvals", Approvals, runs=runs)).data
+    async def approvals(self, *of: str) -> tuple[ApprovalObject, ...]:
+        """List waiting approvals, oldest first. Without an owner, the runs `of` these ids go on here."""
+        found: tuple[ApprovalObject, ...] = ()
+        after = ""
+        while True:
+            path = f"/v1/approvals{after}"
+            page = await self._ask("GET", path, approval.ApprovalPage, resume=of)
+            found += page.data
+            if not isinstance(page.next, str):
+                return found
+            after = f"?after={quote(page.next, safe='')}"
 
-    async def answer(self, asked: Approval, choice: str) -> Answered:
-        """Answer a request. Raises `TooLate` if it waits no more."""
+    async def answer(self, asked: ApprovalObject, choice: str) -> approval.ApprovalResponse:
+        """Answer a request. Raises `TooLateExit` if it waits no more."""
         path = f"/v1/approvals/{quote(asked.request_id, safe='')}"
-        return await self._ask("POST", path, Answered, Answer(choice), runs=(asked.run_id,))
+        body = approval.ApprovalRequest(choice)
+        return await self._ask(
+            "POST", path, approval.ApprovalResponse, body, resume=(asked.run_id,)
+        )
 
-    async def reply(self, asked: Question, words: str, key: str = "") -> None:
-        """Answer a question. Raises `TooLate` if it waits no more."""
-        path, said = f"{_path(asked.run_id)}/steer", Words(words, asked.call_id)
-        await self._ask("POST", path, dict, said, _named(key), runs=(asked.run_id,))
+    async def reply(self, asked: AskedQuestion, text: str, key: str = "") -> None:
+        """Answer a question. Raises `TooLateExit` if it waits no more."""
+        path, body = f"{_path(asked.run_id)}/steer", run.SteerRequest(text, asked.call_id)
+        await self._ask("POST", path, run.SteerResponse, body, _named(key), resume=(asked.run_id,))
 
-    async def rules(self) -> tuple[Rule, ...]:
-        """What is permitted for good."""
-        return (await self._ask("GET", "/v1/rules", Rules)).data
+    async def rules(self) -> tuple[RuleObject, ...]:
+        """List standing permissions."""
+        return (await self._ask("GET", "/v1/rules", approval.RuleList)).data
 
-    async def revoke(self, rule: Rule) -> None:
-        """Take a permission back. Raises `NotFound` if somebody was faster."""
-        await self._ask("POST", f"/v1/rules/{quote(rule.name, safe='')}/revoke", dict)
+    async def revoke(self, rule: RuleObject) -> None:
+        """Revoke a permission. Raises `NotFound` if it was revoked before."""
+        await self._ask(
+            "POST", f"/v1/rules/{quote(rule.name, safe='')}/revoke", approval.RevokeResponse
+        )
 
-    async def sessions(self) -> tuple[SessionObject, ...]:
-        """The sessions of the latest runs, newest first."""
-        return (await self._ask("GET", "/v1/operator/sessions", SessionList)).data
+    async def sessions(self) -> tuple[SessionMark, ...]:
+        """The sessions of the latest runs and their marks, newest first."""
+        return (await self._ask("GET", "/v1/operator/sessions", operator.SessionMarkList)).data
 
-    async def mark(self, session_id: str, word: str) -> None:
-        """Set (`mark`) or drop (`unmark`) a session's mark. Raises `NotFound`."""
-        path = f"/v1/operator/sessions/{quote(session_id, safe='')}/{word}"
-        await self._ask("POST", path, dict)
+    async def mark(self, session_id: str, verb: str) -> None:
+        """Set (`mark`) or clear (`unmark`) a session's mark. Raises `NotFound`."""
+        path = f"/v1/operator/sessions/{quote(session_id, safe='')}/{verb}"
+        await self._ask("POST", path, operator.MarkResponse)
 
     async def release(self) -> int:
-        """Let every run go on that is held; how many."""
-        return (await self._ask("POST", "/v1/operator/release", Released)).released
+        """Release all runs in quarantine; returns their number."""
+        return (await self._ask("POST", "/v1/operator/release", operator.ReleaseResponse)).released
 
-    async def unsent(self, *, everything: bool) -> tuple[Message, ...]:
-        """Messages to chats that are not sent, newest first; else only what somebody may miss."""
+    async def unsent(self, *, everything: bool) -> tuple[DeliveryObject, ...]:
+        """List undelivered chat messages, newest first; all of them if `everything`."""
         path = f"/v1/operator/outbox?all={everything:d}"
-        return (await self._ask("GET", path, MessageList)).data
+        return (await self._ask("GET", path, operator.DeliveryList)).data
 
-    async def message(self, delivery_id: str, word: str = "") -> Message:
-        """One of them, after a word to it: `resend` or `drop`. Raises `NotFound`."""
+    async def message(self, delivery_id: str, verb: str = "") -> DeliveryObject:
+        """One of them, after `resend` or `drop` if given. Raises `NotFound`."""
         path = f"/v1/operator/outbox/{quote(delivery_id, safe='')}"
-        if word:
-            return await self._ask("POST", f"{path}/{word}", Message)
-        return await self._ask("GET", path, Message)
+        method, path = ("POST", f"{path}/{verb}") if verb else ("GET", path)
+        return await self._ask(method, path, DeliveryObject)
 
     async def command(
         self,
         session_id: str,
         text: str,
-        mode: str | None = None,
+        mode: Mode | None = None,
         workspace: str = "",
         key: str = "",
-    ) -> Commanded:
-        """Have a slash command done in a session; one that is asked for again is done once."""
+    ) -> CommandResponse:
+        """Execute a slash command in a session, once for each key."""
         path = f"/v1/operator/sessions/{quote(session_id, safe='')}/command"
-        given = Command(text, mode, workspace)
-        return await self._ask("POST", path, Commanded, given, _named(key))
+        given = operator.CommandRequest(text, mode, workspace or None)
+        return await self._ask("POST", path, CommandResponse, given, _named(key))
 
-    async def commands(self) -> tuple[CommandInfo, ...]:
-        """Every slash command there is."""
-        return (await self._ask("GET", "/v1/operator/commands", CommandList)).data
+    async def commands(self) -> tuple[CommandObject, ...]:
+        """List all slash commands."""
+        return (await self._ask("GET", "/v1/operator/commands", operator.CommandList)).data
 
-    async def accept_sandbox(self) -> Confined:
-        """Let work go on, however well commands are confined here; how well that is."""
-        return await self._ask("POST", "/v1/sandbox/accept", Confined)
+    async def accept_sandbox(self) -> SandboxObject:
+        """Let work go on with the sandbox as it is; returns what it is."""
+        return await self._ask("POST", "/v1/sandbox/accept", SandboxObject)
 
-    async def health(self) -> Health | None:
-        """What whoever serves says of itself once it knows its sandbox; None: it does not say."""
-        found: Health | None = None
+    async def health(self) -> HealthDetails | None:
+        """The health of the server once it has tried its sandbox; None if it does not report it."""
+        found: HealthDetails | None = None
         while True:
             try:
                 async with self.http.get("/health/detailed", timeout=_LOOK) as response:
-                    found = msgspec.json.decode(await response.read(), type=Health)
+                    found = msgspec.json.decode(await response.read(), type=HealthDetails)
             except msgspec.DecodeError:
                 return None
             except _LOST:
@@ -227,68 +224,72 @@ class Client(Library):
 
     @property
     def is_owner(self) -> bool:
-        """Whether it is this process that serves the home, since nobody else does."""
+        """Tell whether this process serves the home."""
         return self.host.serves
 
-    async def follow(self, run_id: str) -> AsyncGenerator[Frame, None]:
-        """The run's events from first to last, whoever owns the home meanwhile."""
-        after = 0
-        deadline: float | None = None
-        while True:
-            try:
-                async with aclosing(self._stream(_path(run_id), after)) as frames:
-                    async for frame in frames:
-                        after, deadline = frame.event.seq, None
-                        yield frame
-                        if frame.event.event in TERMINAL:
-                            return
-            except _LOST:
-                pass  # the owner is gone, or cut us off: go on where we were
-            if deadline is None:
+    def follow(self, run_id: str) -> AsyncGenerator[Frame, None]:
+        """Yield the run's events to its last, also if the owner of the home changes meanwhile."""
+        deadline = 0.0
+
+        async def wait(*, moved: bool) -> None:
+            nonlocal deadline
+            if moved or not deadline:
                 deadline = anyio.current_time() + self.patience_s
             await self._pause(deadline)
             await self._find_owner(deadline, RunId(run_id))
 
+        return self._resumed(_path(run_id), 0, wait, until=TERMINAL)
+
     async def first(self, run_id: str) -> int:
-        """The number of the run's first event, when there is one."""
+        """Return the number of the run's first event, as soon as there is one."""
         async with aclosing(self.follow(run_id)) as frames:
             return (await anext(frames)).event.seq
 
-    async def listen(self, session_id: str, after: int) -> AsyncGenerator[Frame, None]:
-        """The session's events after `after`, for as long as somebody listens.
+    def listen(self, session_id: str, after: int) -> AsyncGenerator[Frame, None]:
+        """Yield the session's events after `after`, without end.
 
-        It waits quietly for an owner and never becomes one: to listen is no work.
+        It waits for an owner and never becomes one: to listen is no work.
         """
-        path = f"/api/sessions/{quote(session_id, safe='')}"
-        while True:
-            try:
-                async with aclosing(self._stream(path, after)) as frames:
-                    async for frame in frames:
-                        after = frame.event.seq
-                        yield frame
-            except (*_LOST, Exit):
-                pass
+
+        async def wait(*, moved: bool) -> None:
             await anyio.sleep(RETURN_S)
 
-    async def attend(
+        return self._resumed(session_path(session_id), after, wait, (*_LOST, Exit))
+
+    def attend(
         self, session_id: str, after: int, unfinished: Callable[[], Sequence[str]]
     ) -> AsyncGenerator[Frame, None]:
-        """The session's events after `after`, whoever owns the home meanwhile.
+        """Yield the session's events after `after`, also if the owner of the home changes meanwhile.
 
-        Where nobody does, its `unfinished` runs go on here; without any, there is no need to.
+        Without an owner, its `unfinished` runs go on here, if it has any.
         """
-        path = f"/api/sessions/{quote(session_id, safe='')}"
+
+        async def wait(*, moved: bool) -> None:
+            if not self.owner and (left := unfinished()):
+                await self._find_owner(anyio.current_time() + self.patience_s, *map(RunId, left))
+            await anyio.sleep(POLL_S)
+
+        return self._resumed(session_path(session_id), after, wait)
+
+    async def _resumed(
+        self,
+        path: str,
+        after: int,
+        wait: Wait,
+        passing: tuple[type[Exception], ...] = _LOST,
+        until: Collection[str] = (),
+    ) -> AsyncGenerator[Frame, None]:
+        """Yield the events after `after`; if the owner is gone or cut us off, `wait` and go on."""
         while True:
-            try:
+            before = after
+            with suppress(*passing):
                 async with aclosing(self._stream(path, after)) as frames:
                     async for frame in frames:
                         after = frame.event.seq
                         yield frame
-            except _LOST:
-                pass  # the owner is gone, or cut us off: go on where we were
-            if not self.owner and (runs := unfinished()):
-                await self._find_owner(anyio.current_time() + self.patience_s, *map(RunId, runs))
-            await anyio.sleep(POLL_S)
+                        if frame.event.event in until:
+                            return
+            await wait(moved=after > before)
 
     async def _stream(self, path: str, after: int) -> AsyncGenerator[Frame, None]:
         timeout = aiohttp.ClientTimeout(
@@ -318,7 +319,7 @@ class Client(Library):
         kind: type[T],
         body: msgspec.Struct | None = None,
         headers: dict[str, str] | None = None,
-        runs: Sequence[str] = (),
+        resume: Sequence[str] = (),
     ) -> T:
         deadline = anyio.current_time() + self.patience_s
         options: dict[str, Any] = {"headers": self._whose | (headers or {})}
@@ -335,7 +336,7 @@ class Client(Library):
                 if lost:
                     await self._pause(deadline)
                 lost = True
-                await self._find_owner(deadline, *map(RunId, runs))
+                await self._find_owner(deadline, *map(RunId, resume))
                 continue
             if response.status < 300:
                 return msgspec.json.decode(content, type=kind)
@@ -345,7 +346,7 @@ class Client(Library):
             await self._pause(deadline)
 
     async def _find_owner(self, deadline: float, *runs: RunId) -> None:
-        """Return when somebody serves the door: an owner, or we ourselves, with these runs."""
+        """Return when the socket is served: by an owner, or by this process, with these runs."""
         said = False
         while True:
             lock = take_lock(self.config.home)
@@ -355,12 +356,12 @@ class Client(Library):
             if await self.is_served():
                 return
             if not said:
-                self.say("whoever owns the home is starting or stopping; waiting for it …")
+                self.say(WAITING)
                 said = True
             await self._pause(deadline)
 
     async def is_served(self) -> bool:
-        """Whether somebody answers at the door right now."""
+        """Tell whether a server answers at the socket now."""
         try:
             async with self.http.get("/health", timeout=_LOOK) as response:
                 return response.status < 500
@@ -369,16 +370,13 @@ class Client(Library):
 
     async def _pause(self, deadline: float) -> None:
         if anyio.current_time() >= deadline:
-            raise Exit(
-                Code.TRY_AGAIN,
-                f"the home {self.config.home} is owned by a process that does not answer; "
-                "try again, or end it if it hangs",
-            )
+            what = f"the home {self.config.home} is owned by a process that does not answer"
+            raise Exit(Code.TRY_AGAIN, f"{what}; try again, or end it if it hangs")
         await anyio.sleep(POLL_S)
 
 
 def _named(key: str) -> dict[str, str]:
-    """What a request is known by if it comes again."""
+    """The key by which the server knows a repeated request."""
     return {"Idempotency-Key": key or secrets.token_hex(16)}
 
 

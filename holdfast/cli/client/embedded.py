@@ -1,16 +1,16 @@
-"""The engine inside a terminal's own process, where nobody else owns the home."""
+"""The engine in the process of a terminal, if no other process owns the home."""
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from holdfast.app import embedded
-from holdfast.config import Config
+from holdfast.app.embedded import embedded
+from holdfast.config.settings import Config
 from holdfast.core.types import RunId
-from holdfast.lock import Lock
+from holdfast.host.lock import Lock
 
 
-class Host:
-    """The engine inside this process, if it comes to that: a task of its own holds it."""
+class EmbeddedEngine:
+    """The engine in this process, once it is needed. It has its own task."""
 
     def __init__(self, config: Config, tasks: TaskGroup, linger_s: float) -> None:
         self._config = config
@@ -21,16 +21,16 @@ class Host:
 
     @property
     def serves(self) -> bool:
-        """Whether there is one, at this moment."""
+        """Tell whether it runs now."""
         return self._ended is not None and not self._ended.is_set()
 
     async def start(self, lock: Lock, only: frozenset[RunId]) -> None:
-        """Embed the engine for `only` these runs and new ones; returns when it serves."""
+        """Start the engine for `only` these runs and new ones; returns when it serves."""
         self._ended = anyio.Event()
         await self._tasks.start(self._embed, lock, only, self._ended)
 
     async def stop(self) -> None:
-        """End it, if there is one; what it was doing stays resumable."""
+        """Stop it if it runs; its runs can be resumed."""
         self._leaving.set()
         if self._ended is not None:
             await self._ended.wait()

@@ -1,79 +1,77 @@
-"""What `holdfast doctor` says of channels: whether each can be had, is heard, and lets anybody in."""
+"""Checks of the channels: each can be built, receives messages, and lets a user in."""
 
 import anyio
 
 from holdfast.channels import OWN
-from holdfast.cli import channels, question
-from holdfast.cli.channels import State
-from holdfast.cli.check import Check, Verdict
-from holdfast.config import Config
+from holdfast.cli.doctor.check import Checks, bad, note, ok
+from holdfast.cli.ops import channels
+from holdfast.cli.ops.channels import ShownChannel
+from holdfast.config.settings import Config
 from holdfast.connect import connect
+from holdfast.core.text.escape import reveal
 from holdfast.errors import Misconfigured
-from holdfast.machine import SystemClock
+from holdfast.host.machine import SystemClock
 
-LOOK_S = 1.0  # for a gateway to say how they are doing
+LOOK_S = 1.0  # for a gateway to report them
 
 _NAME = "channel"
 
 
-async def look(config: Config) -> list[Check]:
-    """One check for each that is on, and for what keeps them all from being had."""
+async def look(config: Config) -> Checks:
+    """Check each channel that is on, and secrets of channels that are not configured."""
     if not config.channels.tables and not config.channels.secrets:
         return []
-    live: list[State] = []
+    live: list[ShownChannel] = []
     with anyio.move_on_after(LOOK_S):
         live = [s for s in await channels.known(config) if s.can]
-    found = [_live(config, state) for state in live]
+    found = [check for state in live for check in _live(config, state)]
     return [*found, *_asleep(config, {state.name for state in live}), *_idle_secrets(config)]
 
 
-def _live(config: Config, state: State) -> Check:
+def _live(config: Config, state: ShownChannel) -> Checks:
     if state.trouble:
-        trouble = f"{state.name} cannot be heard: {question.visible(state.trouble)}"
-        return Check(_NAME, Verdict.BAD, trouble, "see all of it: holdfast channels")
+        trouble = f"{state.name} does not receive: {reveal(state.trouble)}"
+        return bad(_NAME, trouble, "see all of it: holdfast channels")
     if state.stuck:
-        stuck = f"{state.name} is heard; messages that wait for you: {state.stuck}"
-        return Check(_NAME, Verdict.NOTE, stuck, "see them: holdfast outbox")
-    return _described(config, state.name, "is heard")
+        stuck = f"{state.name} receives; messages that wait for you: {state.stuck}"
+        return note(_NAME, stuck, "see them: holdfast outbox")
+    return _described(config, state.name, "receives")
 
 
-def _asleep(config: Config, live: set[str]) -> list[Check]:
-    """Those that are on, and that no gateway serves now."""
+def _asleep(config: Config, live: set[str]) -> Checks:
+    """Check the channels that are on and that no gateway serves now."""
     asleep = [n for n, t in config.channels.tables.items() if t.common.enabled and n not in live]
     if not asleep:
         return []
     try:
         connect(config, SystemClock())
     except Misconfigured as error:
-        return [Check(_NAME, Verdict.BAD, str(error), error.hint)]
-    except Exception as error:  # noqa: BLE001  somebody else's code: whatever it raises is the finding
+        return bad(_NAME, str(error), error.hint)
+    except Exception as error:  # noqa: BLE001  foreign code: whatever it raises is the finding
         what = f"{type(error).__name__}: {error}".splitlines()[0]
-        return [Check(_NAME, Verdict.BAD, f"a plugin fails: {what}", "mend it, or remove it")]
-    return [_described(config, name, "is heard once a gateway runs") for name in asleep]
+        return bad(_NAME, f"a plugin fails: {what}", "fix it, or remove it")
+    how = "receives once a gateway runs"
+    return [check for name in asleep for check in _described(config, name, how)]
 
 
-def _described(config: Config, name: str, how: str) -> Check:
+def _described(config: Config, name: str, how: str) -> Checks:
     table = config.channels.tables.get(name)
     if table is not None and not table.common.users and not table.common.pairing:
-        return Check(
-            _NAME,
-            Verdict.NOTE,
-            f"{name} {how}, and nobody is let in",
-            f"write users, or pairing = true, under {table.place} in {config.file}",
-        )
-    return Check(_NAME, Verdict.OK, f"{name} {how}")
+        step = f"write users, or pairing = true, under {table.place} in {config.file}"
+        return note(_NAME, f"{name} {how}, and no user is let in", step)
+    return ok(_NAME, f"{name} {how}")
 
 
-def _idle_secrets(config: Config) -> list[Check]:
-    """Secrets of channels that are not set up."""
+def _idle_secrets(config: Config) -> Checks:
+    """Find secrets of channels that are not configured."""
     idle = [n for n in OWN if n not in config.channels.tables]
     return [
-        Check(
-            _NAME,
-            Verdict.NOTE,
-            f"there is {name}, and {given.channel} is not set up",
-            f"write [channels.{given.channel}] in {config.file}; see docs/channels.md",
-        )
+        check
         for name, given in config.channels.secrets.items()
         if given.channel in idle
+        for check in note(
+            _NAME,
+            f"{name} is set, but {given.channel} is not configured",
+            f"write [channels.{given.channel}] in {config.file}; see docs/channels.md",
+        )
     ]

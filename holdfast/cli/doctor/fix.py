@@ -1,9 +1,8 @@
-"""`holdfast doctor --fix`: what can be mended without a decision of anybody's, and is.
+"""`holdfast doctor --fix`: repair what needs no decision of the user.
 
-Modes are only ever tightened, and only those of what is ours: never of what lies in a
-workspace. What is taken away is a leftover of our own, or derived and made anew. What was
-accepted, keys and settings are not touched. Each thing that was done is said, and so is what
-could not be.
+It only tightens modes, and only of our own files, never of those in a workspace. It removes only
+our own leftovers, and what is rebuilt when it is needed. Accepted work, keys and settings are not
+touched. It reports everything it did, and what it could not do.
 """
 
 import os
@@ -15,44 +14,45 @@ from pathlib import Path
 
 import anyio
 
-from holdfast import config as configuration
-from holdfast.cli import gateway_unit, units
-from holdfast.cli.check import Check, Verdict
-from holdfast.cli.config_file import DRAFT
+from holdfast.cli.doctor.check import Check, Checks, note, ok
 from holdfast.cli.exits import Exit
-from holdfast.cli.gateway_service import manage
-from holdfast.config import Config
+from holdfast.cli.service import unit, units
+from holdfast.cli.service.service import manage
+from holdfast.cli.setup.config_file import DRAFT
+from holdfast.config import process as configuration
+from holdfast.config.home import check_home
+from holdfast.config.settings import Config
 from holdfast.errors import Misconfigured
+from holdfast.host.machine import SystemClock
 from holdfast.journal import search
-from holdfast.machine import SystemClock
 
-LEFT_S = 60.0  # after that nobody is about to use it any more
+LEFT_S = 60.0  # an older draft is no longer in use
 
 _DRAFTS = (DRAFT, ".api_key.", ".holdfast-")
 _OPEN_DIRECTORIES = ("log", "run")  # whose files are ours as well
 _OTHERS = 0o077
 
 
-def mend_home(home: Path) -> list[Check]:
-    """Have a home that only its owner can enter."""
+def fix_home(home: Path) -> Checks:
+    """Make the home, or make it private."""
     try:
         if not home.exists():
-            configuration.check_home(home)
+            check_home(home)
             home.mkdir(mode=0o700, parents=True)
-            return [_done(f"{home} was missing and is there now")]
+            return _done(f"{home} was missing and was made")
         mode = stat.S_IMODE(home.stat().st_mode)
         if not home.is_dir() or mode & 0o777 == 0o700:
             return []
         home.chmod(0o700)
     except OSError as error:
-        return [_failed(home, error)]
+        return _failed(home, error)
     except Misconfigured:
-        return []  # the examination says why
-    return [_done(f"{home} had mode {mode:04o} and has 0700 now")]
+        return []  # a check says why
+    return _done(f"{home} had mode {mode:04o} and has 0700 now")
 
 
-def mend(home: Path, config: Config | None) -> list[Check]:
-    """All the rest, of a home that is there."""
+def fix(home: Path, config: Config | None) -> Checks:
+    """Repair everything in a home that exists."""
     if not home.is_dir():
         return []
     checks = [*_modes(home), *_leftovers(home), *_index(home / search.FILE)]
@@ -67,11 +67,11 @@ def _modes(home: Path) -> Iterator[Check]:
                 continue
             path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
         except FileNotFoundError:
-            continue  # it was somebody's for a moment
+            continue  # it existed for a moment only
         except OSError as error:
-            yield _failed(path, error)
+            yield from _failed(path, error)
         else:
-            yield _done(f"{path} was open to other users and is not any more")
+            yield from _done(f"{path} was open to other users and is private now")
 
 
 def _ours(home: Path) -> Iterator[Path]:
@@ -92,21 +92,21 @@ def _leftovers(home: Path) -> Iterator[Check]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            yield _failed(path, error)
+            yield from _failed(path, error)
         else:
-            yield _done(f"{path} was left behind and is gone now")
+            yield from _done(f"{path} was left behind and was removed")
 
 
 def _index(path: Path) -> Iterator[Check]:
-    """The index of what was said: one that is damaged is made anew when it is asked next."""
+    """Remove a damaged search index; the next search rebuilds it."""
     if not path.exists() or _is_whole(path):
         return
     try:
         search.Index(path).discard()
     except OSError as error:
-        yield _failed(path, error)
+        yield from _failed(path, error)
     else:
-        yield _done(f"{path} was damaged and is gone; the next search makes it anew")
+        yield from _done(f"{path} was damaged and was removed; the next search rebuilds it")
 
 
 def _is_whole(path: Path) -> bool:
@@ -114,37 +114,36 @@ def _is_whole(path: Path) -> bool:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as index:
             found = index.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError:
-        return True  # in use, or not ours to open: that is no damage
+        return True  # in use, or not ours to open: not damaged
     except sqlite3.DatabaseError:
         return False
     return bool(found and found[0] == "ok")
 
 
 def _unit(config: Config) -> Iterator[Check]:
-    """An installed unit that is not what the settings ask for is written anew."""
+    """Write an installed unit again if it does not match the settings."""
     found = units.installed(config)
     if found is None or not units.disagreement(config, found):
         return
     if found.scope is units.Scope.SYSTEM:
-        return  # whose it is, is for its operator to say; the examination tells how
+        return  # only its operator knows the user it runs as; a check says how
     wanted = units.unit(config, found.scope, configuration.search_path())
     try:
-        gateway_unit.write(wanted)
+        unit.write(wanted)
         for verb in ("reload", "enable"):
             anyio.run(manage, wanted, verb)
     except Exit as error:
-        again = f"try it by hand: {units.MEND}"
-        finding = f"{found.path} could not be written anew: {error}"
-        yield Check("mended", Verdict.NOTE, finding, again)
+        finding = f"{found.path} could not be written: {error}"
+        yield from note("mended", finding, f"try it by hand: {units.REPAIR}")
     else:
-        restart = "it counts after: holdfast gateway restart"
-        yield _done(f"{found.path} is what the settings ask for now; {restart}")
+        restart = "to use it: holdfast gateway restart"
+        yield from _done(f"{found.path} matches the settings now; {restart}")
 
 
-def _done(what: str) -> Check:
-    return Check("mended", Verdict.OK, what)
+def _done(what: str) -> Checks:
+    return ok("mended", what)
 
 
-def _failed(path: Path, error: OSError) -> Check:
-    finding = f"{path} cannot be mended: {error.strerror}"
-    return Check("mended", Verdict.NOTE, finding, f"mend it as its owner: {os.fspath(path)}")
+def _failed(path: Path, error: OSError) -> Checks:
+    finding = f"{path} cannot be repaired: {error.strerror}"
+    return note("mended", finding, f"repair it as its owner: {os.fspath(path)}")

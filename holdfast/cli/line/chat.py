@@ -17,22 +17,25 @@ import argparse
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
-from msgspec.structs import replace
 
 from holdfast import __version__
-from holdfast.cli import news, run
-from holdfast.cli.client import Client, connect
+from holdfast.api.schema.runs import RunObject
+from holdfast.cli.client import operator
+from holdfast.cli.client.client import Client, connect
+from holdfast.cli.client.frames import Frame
 from holdfast.cli.exits import Code, Exit, sole
-from holdfast.cli.keyboard import Keyboard
-from holdfast.cli.news import News
-from holdfast.cli.run import Errand, Signals
-from holdfast.cli.screen import JsonLines, Plain, Screen
-from holdfast.cli.wire import Frame, RunStatus
-from holdfast.config import Config
+from holdfast.cli.line.keyboard import LineKeyboard
+from holdfast.cli.run import news, run
+from holdfast.cli.run import options as run_options
+from holdfast.cli.run.news import News
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.run.run import Signals
+from holdfast.cli.run.screen import JsonScreen, Plain, Screen
+from holdfast.config.settings import Config
 
 HELP = """\
 Every line goes to the agent, in one conversation.
@@ -53,20 +56,20 @@ _LEAVE = frozenset({"/quit", "/exit"})
 
 def main(args: argparse.Namespace) -> int:
     """Talk."""
-    config = run.load(args)
-    screen: Screen = JsonLines() if args.json else Plain()
-    return anyio.run(_talk, config, run.prepare(args, config, ""), screen)
+    config = operator.load({"model": args.model})
+    screen: Screen = JsonScreen() if args.json else Plain()
+    return anyio.run(_talk, config, run_options.read(args, config), screen)
 
 
-async def _talk(config: Config, errand: Errand, screen: Screen) -> int:
+async def _talk(config: Config, given: RunOptions, screen: Screen) -> int:
     async with connect(config, screen.note) as client, anyio.create_task_group() as tasks:
-        errand = await run.settled(client, errand)
-        await run.check_model(client, errand.submission)
+        options = await run.settled(client, given)
+        await run.check_model(client, options)
         model = await run.served_model(client) or config.model
-        where = errand.submission.workspace
+        where = options.workspace
         screen.note(f"Holdfast {__version__} · {model} · {where} · /help, /quit or Ctrl-D leaves")
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
-            talk = Talk(client, errand, screen, signals, tasks)
+            talk = LineConversation(client, options, screen, signals, tasks)
             await talk.reopen()
             while (line := await talk.next_line()) not in _LEAVE:
                 if line == "/help":
@@ -78,20 +81,26 @@ async def _talk(config: Config, errand: Errand, screen: Screen) -> int:
     return Code.OK
 
 
-class Talk:
+class LineConversation:
     """One conversation: what is said, what is answered, and what comes late."""
 
     def __init__(
-        self, client: Client, errand: Errand, screen: Screen, signals: Signals, tasks: TaskGroup
+        self,
+        client: Client,
+        options: RunOptions,
+        screen: Screen,
+        signals: Signals,
+        tasks: TaskGroup,
     ) -> None:
         self._client = client
-        self._errand = errand
+        self._options = options
+        self._told = False  # the note about the model
         self._screen = screen
         self._signals = signals
         self._tasks = tasks
-        self._keyboard = Keyboard()
+        self._keyboard = LineKeyboard()
         self._news: News | None = None
-        self._last: RunStatus | None = None  # of the runs that were asked for here
+        self._last: RunObject | None = None  # of the runs that were asked for here
         self._warned_at: float | None = None  # of what would end with us
 
     async def reopen(self) -> None:
@@ -109,21 +118,19 @@ class Talk:
     async def say(self, line: str) -> None:
         """One line's run. It may fail; the conversation goes on."""
         client, screen, signals = self._client, self._screen, self._signals
-        errand = self._errand = _say(self._errand, input=line)
         with self._telling():
-            run_id = await run.despite_interrupt(
-                signals, lambda: run.submit(client, errand, screen)
-            )
+            sending = partial(run.submit, client, self._options, line, screen)
+            run_id = await run.unless_interrupted(signals, sending, times=2)
             if run_id is None:
                 return
-            if not errand.told:
-                await run.tell_model(client, run_id, errand, screen)
-                self._errand = replace(self._errand, told=True)
+            if not self._told:
+                await run.tell_model(client, run_id, self._options, screen)
+                self._told = True
             if self._news is not None:
                 await self._tell_earlier(self._news, run_id)
             await run.follow(client, run_id, screen, signals, self._keyboard.give_back)
             self._last = await client.status(run_id)
-            self._errand = _say(self._errand, session_id=self._last.session_id)
+            self._options = self._options.within(self._last.session_id)
             if self._news is None:
                 self._news = News(client, self._session)
                 self._tasks.start_soon(self._news.listen)
@@ -183,7 +190,7 @@ class Talk:
 
     @property
     def _session(self) -> str:
-        return self._errand.submission.session_id
+        return self._options.session_id
 
     async def _line_or_news(self) -> str | Frame:
         """Whatever comes first. What is typed meanwhile stays with the keyboard."""
@@ -209,7 +216,7 @@ class Talk:
         with self._telling():
             await self._show(late, await self._client.status(frame.event.run_id))
 
-    async def _show(self, late: News, found: RunStatus) -> None:
+    async def _show(self, late: News, found: RunObject) -> None:
         """Show a run that was not asked for here, to its end; what it asks is put here too."""
         late.known(found.run_id)
         if not late.is_late(found):
@@ -224,7 +231,3 @@ class Talk:
             yield
         except* Exit as group:
             self._screen.note(f"holdfast: {sole(group)}")
-
-
-def _say(errand: Errand, **fields: str) -> Errand:
-    return replace(errand, submission=msgspec.structs.replace(errand.submission, **fields))

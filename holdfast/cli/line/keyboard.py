@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
-from holdfast.cli.screen import ERASE, is_clever
+from holdfast.cli.output import ERASE, is_clever
 
 PROMPT = "› "
 _LOCAL_FLAGS = 3  # where termios keeps them
 
 
-class Keyboard:
+class LineKeyboard:
     """Whoever types at the terminal, line by line."""
 
     def __init__(self) -> None:

@@ -1,18 +1,20 @@
-"""`holdfast audit`: who allowed what; `holdfast audit verify`: whether that is still all of it.
+"""`holdfast audit`: show who allowed what; `holdfast audit verify`: check that it is complete.
 
-Both read the file itself, whether a gateway runs or not.
+Both read the file itself, with or without a gateway.
 """
 
 import argparse
 from collections import deque
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import asdict
 
-from holdfast import config as configuration
+from holdfast.cli import output
 from holdfast.cli.exits import Code
-from holdfast.journal.audit import FILE, Line, read, verify
+from holdfast.config import process as configuration
+from holdfast.journal.audit import FILE, AuditLine, read, verify
+
+NO_ENTRIES = "no entries"
 
 
 def main(args: argparse.Namespace) -> int:
@@ -23,15 +25,13 @@ def main(args: argparse.Namespace) -> int:
 
 def _show(path: Path, args: argparse.Namespace) -> int:
     lines = deque(read(path, args.run or ""), maxlen=max(args.last, 1))
-    for line in lines:
-        print(msgspec.json.encode(line).decode() if args.json else _row(line))
-    if not lines and not args.json:
-        print("nothing has been recorded" + (f" of run {args.run}" if args.run else ""))
+    none = NO_ENTRIES + (f" about run {args.run}" if args.run else "")
+    output.print_each(lines, _row, none, output.as_json if args.json else None)
     return Code.OK
 
 
-def _row(line: Line) -> str:
-    at = datetime.fromtimestamp(line.at, UTC).astimezone()
+def _row(line: AuditLine) -> str:
+    at = output.local(line.at)
     who = f"{line.who}@{line.platform}" if line.platform else line.who
     named = {
         "run": line.run_id,
@@ -48,19 +48,19 @@ def _row(line: Line) -> str:
 
 
 def _visible(text: str) -> str:
-    """One line that shows what is in it and steers no terminal."""
+    """Return one line without control characters."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _verify(path: Path, args: argparse.Namespace) -> int:
     found = verify(path)
     if args.json:
-        print(msgspec.json.encode({"ok": not found.why, **msgspec.structs.asdict(found)}).decode())
+        print(output.as_json({"ok": not found.why, **asdict(found)}))
     elif found.why:
         print(f"broken at line {found.line} of {path}: {found.why}")
-        print(f"{found.entries} entries before it are whole, up to {found.last}")
-        print("keep the file as it is; move it and its .head away to begin a new one")
+        print(f"{found.entries} entries before it are intact, up to {found.last}")
+        print("do not edit the file; move it and its .head away to start a new one")
     else:
         torn = f", {found.torn} unfinished after a crash" if found.torn else ""
-        print(f"whole: {found.entries} entries{torn}, up to {found.last}")
+        print(f"complete: {found.entries} entries{torn}, up to {found.last}")
     return Code.FAILED if found.why else Code.OK

@@ -1,20 +1,20 @@
-"""`holdfast config`: every setting, its value and where that comes from."""
+"""`holdfast config`: list every setting, its value and its origin."""
 
 import argparse
 import json
 
-from holdfast import config as configuration
-from holdfast import config_channels
-from holdfast.config import Secret
+from holdfast.config import channels, settings
+from holdfast.config import process as configuration
+from holdfast.config.secrets import Secret
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show the settings, or where their file is."""
-    if args.what == "path":  # must work where the file itself is wrong
-        print(configuration.process_home() / configuration.FILE)
+    """Print the settings, or the path of their file."""
+    if args.what == "path":  # must work even if the file is wrong
+        print(configuration.process_home() / settings.FILE)
         return 0
     config = configuration.from_process({})
-    rows = [(key, value, origin) for key, value, origin in configuration.shown(config)]
+    rows = [(key, value, origin) for key, value, origin in settings.shown(config)]
     if args.json:
         shown = {k: {"value": _plain(v), "origin": o} for k, v, o in rows}
         print(json.dumps({"home": str(config.home), "settings": shown}, ensure_ascii=False))
@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"home  {config.home}")
     for key, value, origin in rows:
         why = config.model_reason if key == "model" and origin == "default" else origin
-        text = config_channels.toml(_plain(value))
+        text = channels.toml(_plain(value))
         print(f"{key:25} {text:34}  # {why}")
     return 0
 

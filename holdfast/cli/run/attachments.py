@@ -28,7 +28,7 @@ _MENTION = re.compile(r"""(?<!\S)@(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s\\])+))
 _ROOM = 64 * 1024  # bytes of a request beside its words and pictures
 
 
-class Unreadable(Exit):
+class BadAttachment(Exit):
     """What was to be attached cannot be; the line says why."""
 
     def __init__(self, line: str) -> None:
@@ -67,15 +67,15 @@ def read(path: Path, number: int = 1) -> Attachment:
     """The picture at `path`. Raises `Unreadable`."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open it might never end
-            raise Unreadable(f"{path} is not a file")
+            raise BadAttachment(f"{path} is not a file")
         with path.open("rb") as file:
             data = file.read(PICTURE_BYTES + 1)
     except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
+        raise BadAttachment(f"{path} cannot be read: {error.strerror}") from None
     try:
         return Attachment(number, path.name, images.picture(data, path.name))
     except Refused as refused:
-        raise Unreadable(str(refused).removesuffix(".")) from None
+        raise BadAttachment(str(refused).removesuffix(".")) from None
 
 
 def dropped(text: str) -> list[Path]:
@@ -106,10 +106,10 @@ def check(attached: Sequence[Attachment], words: str, limit: int) -> None:
     try:
         images.check_count(len(attached))
     except Refused as refused:
-        raise Unreadable(str(refused).removesuffix(".")) from None
+        raise BadAttachment(str(refused).removesuffix(".")) from None
     encoded = sum(-(-len(one.image.data) // 3) * 4 for one in attached)
     if encoded and encoded + len(words.encode(errors="replace")) + _ROOM > limit:
-        raise Unreadable(
+        raise BadAttachment(
             f"that is too much for one request of {limit >> 20} MB (limits.body_mb): "
             "attach fewer or smaller pictures"
         )

@@ -9,24 +9,24 @@ While a question waits for its answer, what the run says waits too, and comes af
 
 import os
 import sys
-import unicodedata
 
 from msgspec.structs import replace
 
-from holdfast.cli.output import Output
-from holdfast.cli.wire import Event, Frame
+from holdfast.api.schema.events import Event
+from holdfast.cli.client.frames import Frame
+from holdfast.core.text.escape import OutputCleaner
+from holdfast.core.text.width import fold
 
 MARK = "│ "
 ROWS = 40  # of one event
 KEPT = 64 * 1024  # characters of output that wait for the end of a question
-_TAB = 8
 
 
 class Margin:
     """The place where calls write, one of them at a time."""
 
     def __init__(self) -> None:
-        self._output = Output()
+        self._output = OutputCleaner()
         self._column = 0
         self.speaker = ""  # the call whose output has not ended its line
 
@@ -53,33 +53,8 @@ class Margin:
 
 def marked(text: str) -> str:
     """What a process has written, as rows of its own below ours."""
-    said = Output().text("", text).rstrip("\n")
+    said = OutputCleaner().text("", text).rstrip("\n")
     return "".join(f"\n{MARK}{row}" for row in _few(fold(said, _width(), 0)[0]))
-
-
-def fold(text: str, width: int, column: int) -> tuple[list[str], int]:
-    """The rows that a text makes, the first from `column` on, and where the last one ends.
-
-    A character counts for as many columns as it may take: a row ends early rather than late.
-    Without a width there are no rows but lines.
-    """
-    rows: list[str] = []
-    for number, line in enumerate(text.split("\n")):
-        column = 0 if number else column
-        begin = 0
-        for at, char in enumerate(line if width else ""):
-            if column + (wide := _columns(char)) > width:
-                rows.append(line[begin:at])
-                begin, column = at, 0
-            column += wide
-        rows.append(line[begin:])
-    return rows, column
-
-
-def _columns(char: str) -> int:
-    if char == "\t":
-        return _TAB
-    return 1 if char.isascii() or unicodedata.east_asian_width(char) not in "WF" else 2
 
 
 def _few(rows: list[str]) -> list[str]:
@@ -99,7 +74,7 @@ def _width() -> int:
         return 0
 
 
-class Waiting:
+class HeldOutput:
     """What a run says while a question waits for its answer. Of long output the end is kept."""
 
     def __init__(self) -> None:

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 import anyio
 from anyio.abc import TaskGroup
 
-from holdfast.cli.client import Client
-from holdfast.cli.wire import TERMINAL, Frame, RunStatus
+from holdfast.api.schema.events import TERMINAL
+from holdfast.api.schema.runs import RunObject
+from holdfast.cli.client.client import Client
+from holdfast.cli.client.frames import Frame
 
 LOOK_BACK = 20  # runs; what is older is not news
 CATCH_UP_S = 5.0
@@ -81,18 +83,18 @@ class News:
         while not any(frame.event.run_id not in self._known for frame in self._untold):
             await self._heard.wait()
 
-    def is_late(self, run: RunStatus) -> bool:
+    def is_late(self, run: RunObject) -> bool:
         """Whether it was a process that began the run, as far as has been heard."""
         return run.created_at in self._told_at
 
-    async def catch_up(self, runs: Sequence[RunStatus]) -> None:
+    async def catch_up(self, runs: Sequence[RunObject]) -> None:
         """Return when all of these has been heard that has happened."""
         ended = {run.run_id for run in runs if run.ended}
         with anyio.move_on_after(CATCH_UP_S):
             while not self._ended >= ended:
                 await self._heard.wait()
 
-    def forget(self, runs: Sequence[RunStatus]) -> None:
+    def forget(self, runs: Sequence[RunObject]) -> None:
         """What came until the user last spoke, in one of these runs, newest first, is no news."""
         begun = [frame.event.run_id for frame in self._untold]
         spoken = next((r for r in runs if r.run_id in begun and not self.is_late(r)), None)

@@ -1,7 +1,7 @@
 """`holdfast run`: one run, its answer on stdout as it is written, its end as exit code.
 
 Ctrl-C asks the run to stop and waits for its end; a second one leaves at once. On a
-terminal the run's requests for approval are put there (cli/ask.py). Where nobody can be
+terminal the run's requests for approval are put there (cli/run/ask.py). Where nobody can be
 asked, because the words come through a pipe, the submission says so.
 
 Where no work is done, because commands are confined worse than before, a run is held until the
@@ -15,98 +15,64 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
 import anyio
 import msgspec
-from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from holdfast import config as configuration
-from holdfast import observe
-from holdfast.cli import ask, attachments, resuming, workspace
-from holdfast.cli.client import Client, connect
+from holdfast.api.schema.events import Event
+from holdfast.api.schema.health import ModelList
+from holdfast.api.schema.runs import InputMessage
+from holdfast.cli.client import latest, operator
+from holdfast.cli.client.client import Client, connect
+from holdfast.cli.client.input import input_of
+from holdfast.cli.client.refusals import NotFound, WorkspaceFixed
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.news import News
-from holdfast.cli.screen import JsonLines, Plain, Quiet, Screen
-from holdfast.cli.wire import Event, Models, NotFound, Spoken, Submission, WorkspaceFixed, spoken
-from holdfast.config import Config
-from holdfast.core.types import Value
+from holdfast.cli.run import ask, attachments, notes
+from holdfast.cli.run import options as run_options
+from holdfast.cli.run.news import News
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.run.questions import hear_children
+from holdfast.cli.run.screen import JsonScreen, Plain, Quiet, Screen
+from holdfast.config.settings import Config
 
 T = TypeVar("T")
 
 Signals = AsyncIterator[signal.Signals]
+Input = str | tuple[InputMessage, ...]
 
 _ASK = aiohttp.ClientTimeout(total=1.0)
 
 
-class Errand(Value):
-    """A submission, and what goes with it."""
-
-    submission: Submission
-    insists: bool  # its workspace was named, and is not merely where we stand
-    expected: str  # the model that somebody has set; empty if nobody has
-    told: bool = False  # what is to be known about the model has been said
-    goes_on: bool = False  # in the session that was spoken in last
-
-
 def main(args: argparse.Namespace) -> int:
     """Do one run."""
-    config = load(args)
+    config = operator.load({"model": args.model})
     attached = [attachments.read(Path(name), n) for n, name in enumerate(args.images, 1)]
     words = _words(args.words, needed=not attached, quiet=bool(args.quiet))
     attachments.check(attached, words, config.limits.body_mb << 20)
-    said = spoken(words, [one.image for one in attached])
-    errand = prepare(args, config, said)
-    if args.quiet and not args.json:  # to be asked would be more than the answer
-        alone = msgspec.structs.replace(errand.submission, answerable=False)
-        return anyio.run(_run, config, msgspec.structs.replace(errand, submission=alone), Quiet())
-    answerable = errand.submission.answerable
-    screen: Screen = JsonLines() if args.json else Plain(answerable=answerable)
-    return anyio.run(_run, config, errand, screen)
+    given = input_of(words, [one.image for one in attached])
+    options = run_options.read(args, config)
+    screen: Screen = JsonScreen() if args.json else Plain(answerable=options.answerable)
+    if args.quiet and not args.json:  # a question would be more than the answer
+        options, screen = replace(options, answerable=False), Quiet()
+    return anyio.run(_run, config, options, given, screen)
 
 
-def load(args: argparse.Namespace) -> Config:
-    """The configuration for a command that may have to start the engine itself."""
-    config = configuration.from_process({"model": args.model} if args.model else {})
-    observe.setup("warning", config.home / observe.CLI_LOG)
-    return config
-
-
-def prepare(
-    args: argparse.Namespace, config: Config, said: str | tuple[Spoken, ...] = ""
-) -> Errand:
-    """What `args` ask for."""
-    where = workspace.choose(config, args.workspace, confirmed=bool(args.yes))
-    submission = Submission(
-        input=said,
-        workspace=str(where),
-        session_id=args.session or "",
-        instructions=args.instructions or "",
-        model=args.model or "",
-        answerable=sys.stdin is not None and sys.stdin.isatty(),
-    )
-    return Errand(
-        submission,
-        insists=args.workspace is not None,
-        expected=config.asked_model,
-        goes_on=bool(args.goes_on) and not args.session,
-    )
-
-
-async def settled(client: Client, errand: Errand) -> Errand:
-    """The same, in the session that it is to go on with."""
-    if not errand.goes_on:
-        return errand
-    found = await resuming.latest(client, errand.submission.workspace)
-    submission = msgspec.structs.replace(errand.submission, session_id=found.session_id)
-    return replace(errand, submission=submission, goes_on=False)
+async def settled(client: Client, options: RunOptions) -> RunOptions:
+    """Resolve the session to continue in."""
+    if options.session_id:
+        await latest.check_own(client, options.session_id)
+    if not options.goes_on:
+        return options
+    return options.within((await latest.latest(client, options.workspace)).session_id)
 
 
 def _words(words: list[str], *, needed: bool, quiet: bool) -> str:
-    """What to do: the arguments, then whatever comes through the pipe."""
+    """Return the task: the arguments, then the text from the pipe."""
     said = " ".join(w for w in words if w != "-")
     # Arguments that are no UTF-8 come as lone surrogates, which no JSON may hold.
     said = said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -114,7 +80,8 @@ def _words(words: list[str], *, needed: bool, quiet: bool) -> str:
     context = _read_stdin(waiting=bool(said) and not quiet) if "-" in words or piped else ""
     text = "\n\n".join(part for part in (said, context) if part.strip())
     if needed and not text:
-        raise Exit(Code.USAGE, 'nothing to do: say what, like: holdfast run "list the files here"')
+        line = 'nothing to do: say what, like: holdfast run "list the files here"'
+        raise Exit(Code.USAGE, line)
     return text
 
 
@@ -124,14 +91,15 @@ def _read_stdin(*, waiting: bool) -> str:
     return sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\n")
 
 
-async def _run(config: Config, errand: Errand, screen: Screen) -> int:
+async def _run(config: Config, given: RunOptions, said: Input, screen: Screen) -> int:
     async with connect(config, screen.note) as client:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
-            errand = await settled(client, errand)
-            run_id = await despite_interrupt(signals, lambda: submit(client, errand, screen))
+            options = await settled(client, given)
+            sending = partial(submit, client, options, said, screen)
+            run_id = await unless_interrupted(signals, sending, times=2)
             if run_id is None:
                 raise Exit(Code.INTERRUPTED, "interrupted; the run may have been accepted")
-            await tell_model(client, run_id, errand, screen)
+            await tell_model(client, run_id, options, screen)
             code = await follow(client, run_id, screen, signals)
             if client.is_owner:
                 tell_running(await _left(client, run_id), screen)
@@ -139,7 +107,7 @@ async def _run(config: Config, errand: Errand, screen: Screen) -> int:
 
 
 async def _left(client: Client, run_id: str) -> News:
-    """What the session of a run that has ended tells from its beginning on."""
+    """Read the events of a finished run's session from the beginning of the run."""
     run = await client.status(run_id)
     news = News(client, run.session_id, await client.first(run_id) - 1)
     async with anyio.create_task_group() as tasks:
@@ -150,59 +118,56 @@ async def _left(client: Client, run_id: str) -> News:
 
 
 def tell_running(news: News, screen: Screen) -> bool:
-    """Say which background processes end with this process, which serves them; whether any does."""
+    """List the background processes that end with this process; return True if there are any."""
     if news.running:
         rows = "".join(f"\n  {name}: {command}" for name, command in news.running.items())
         screen.note(
-            f"● background processes end with us, all but detached ones:{rows}\n"
-            "  nobody else serves the home; to have such work go on: holdfast gateway run"
+            f"{notes.PROCESSES_END}{rows}\n"
+            "  to keep them running, start a gateway first: holdfast gateway run"
         )
     return bool(news.running)
 
 
-async def submit(client: Client, errand: Errand, screen: Screen) -> str:
-    """Hand in the words; the id of the run that they have become."""
-    submission = errand.submission
-    if submission.model:
+async def submit(client: Client, options: RunOptions, said: Input, screen: Screen) -> str:
+    """Submit the message; return the id of its run."""
+    if options.model:
         if not await served_model(client):
-            await client.runs()  # somebody serves from here on, if only we ourselves
-        await check_model(client, submission)
+            await client.runs()  # from here on there is a server, if only this process
+        await check_model(client, options)
     try:
-        return await client.submit(submission)
+        return await client.submit(options.request(said))
     except WorkspaceFixed as refusal:
-        if errand.insists:
+        if options.insists:
             raise
         screen.note(f"not here: {refusal}")
-        return await client.submit(msgspec.structs.replace(submission, workspace=""))
+        return await client.submit(replace(options, workspace="").request(said))
 
 
-async def tell_model(client: Client, run_id: str, errand: Errand, screen: Screen) -> None:
-    """Say what the user should know about the model that is at work."""
-    used, expected = (await client.status(run_id)).model, errand.expected
+async def tell_model(client: Client, run_id: str, options: RunOptions, screen: Screen) -> None:
+    """Note an unexpected model, or that none is configured."""
+    used, expected = (await client.status(run_id)).model, options.expected
     if expected and used != expected:
-        screen.note(f"not {expected}: whoever owns the home serves {used}")
+        screen.note(notes.other_model(expected, used))
     elif used.partition("/")[0] == "offline":
-        screen.note(
-            "no model is configured: only plain commands work; see: holdfast setup, holdfast doctor"
-        )
+        screen.note(notes.no_model())
 
 
-async def check_model(client: Client, submission: Submission) -> None:
-    """Raise `Exit` if the model that was asked for is not the one that is served."""
+async def check_model(client: Client, options: RunOptions) -> None:
+    """Raise `Exit` if the server uses a model other than the requested one."""
     served = await served_model(client)
-    if submission.model and served and served != submission.model:
+    if options.model and served and served != options.model:
         raise Exit(
             Code.USAGE,
-            f"whoever owns the home serves {served}, not {submission.model}: "
-            "leave --model out, or end the owner first",
+            f"the server of this home uses {served}, not {options.model}: "
+            "leave --model out, or stop that server first",
         )
 
 
 async def served_model(client: Client) -> str:
-    """The model of whoever serves the home; empty if nobody answers."""
+    """Return the model of the server of this home; empty if no server answers."""
     try:
         async with client.http.get("/v1/models", timeout=_ASK) as response:
-            models = msgspec.json.decode(await response.read(), type=Models).data
+            models = msgspec.json.decode(await response.read(), type=ModelList).data
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
         return ""
     return models[0].id if models else ""
@@ -215,15 +180,15 @@ async def follow(
     signals: Signals,
     keep: ask.Keep | None = None,
 ) -> Code:
-    """Show the run to its end, and put what it and its children ask; Ctrl-C stops it.
+    """Show the run to its end and ask its questions and those of its children; Ctrl-C stops it.
 
     `keep` takes an answer that came too late for its question.
     """
     stopped = anyio.Event()
     ending: Event | None = None
-    questions: ask.Questions | None = None
+    questions: ask.LineQuestions | None = None
     if isinstance(screen, Plain) and ask.at_terminal():
-        questions = ask.Questions(client, screen, keep)
+        questions = ask.LineQuestions(client, screen, keep)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, client, run_id, screen, questions, signals, stopped)
         if questions is not None:
@@ -234,30 +199,14 @@ async def follow(
                 if questions is None or not questions.hear(frame.event):
                     screen.show(frame)
                 if questions is not None:
-                    _hear_child(client, frame.event, questions, tasks)
+                    hear_children(client, frame.event, questions.hear, tasks)
                 ending = frame.event
         tasks.cancel_scope.cancel()
     return _code(ending, stopped=stopped.is_set())
 
 
-def _hear_child(client: Client, event: Event, questions: ask.Questions, tasks: TaskGroup) -> None:
-    """What a child asks is for whoever its root works for."""
-
-    async def listen(child: str) -> None:
-        try:
-            async with aclosing(client.follow(child)) as frames:
-                async for frame in frames:
-                    questions.hear(frame.event)
-                    _hear_child(client, frame.event, questions, tasks)
-        except Exit:
-            return  # it is gone, or nobody serves: the run itself tells of that
-
-    if event.event == "subagent.started":
-        tasks.start_soon(listen, event.child_run_id)
-
-
 async def _tell_if_held(client: Client, run_id: str, screen: Screen) -> None:
-    """Say that no work is done, and why. Where nobody would read it, do not wait for it."""
+    """Note that work is paused, and why; if stderr is not a terminal, end instead of waiting."""
     health = await client.health()
     if health is None or not health.paused or (await client.status(run_id)).ended:
         return
@@ -273,7 +222,7 @@ async def _stop_on_signal(
     client: Client,
     run_id: str,
     screen: Screen,
-    questions: ask.Questions | None,
+    questions: ask.LineQuestions | None,
     signals: Signals,
     stopped: anyio.Event,
 ) -> None:
@@ -305,12 +254,19 @@ def _code(ending: Event | None, *, stopped: bool) -> Code:
             return Code.INTERRUPTED
         case Event(event="run.failed", code="model_rejected"):
             return Code.REJECTED
+        case Event(event="run.failed", code="model_unavailable"):
+            return Code.TRY_AGAIN
         case _:
             return Code.FAILED
 
 
-async def despite_interrupt(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
-    """What `work` returns; a Ctrl-C meanwhile is for whatever is next, a second one leaves."""
+async def unless_interrupted(
+    signals: Signals, work: Callable[[], Awaitable[T]], times: int = 1
+) -> T | None:
+    """Return the result of `work`, or None if Ctrl-C comes so many times before.
+
+    A Ctrl-C that does not end it is for the next step.
+    """
     result: T | None = None
     heard = 0
     async with anyio.create_task_group() as tasks:
@@ -319,7 +275,7 @@ async def despite_interrupt(signals: Signals, work: Callable[[], Awaitable[T]]) 
             nonlocal heard
             async for _ in signals:
                 heard += 1
-                if heard == 2:
+                if heard == times:
                     tasks.cancel_scope.cancel()
 
         tasks.start_soon(listen)
@@ -327,23 +283,4 @@ async def despite_interrupt(signals: Signals, work: Callable[[], Awaitable[T]]) 
         tasks.cancel_scope.cancel()
     if result is not None and heard:
         signal.raise_signal(signal.SIGINT)
-    return result
-
-
-async def unless_interrupted(signals: Signals, work: Callable[[], Awaitable[T]]) -> T | None:
-    """What `work` returns, or None if Ctrl-C comes first."""
-    result: T | None = None
-    interrupted = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-
-        async def leave() -> None:
-            await anext(signals)
-            interrupted.set()
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(leave)
-        result = await work()
-        tasks.cancel_scope.cancel()
-    if result is not None and interrupted.is_set():
-        signal.raise_signal(signal.SIGINT)  # both came at once: it is for whatever is next
     return result

@@ -1,56 +1,51 @@
-"""What a run looks like: on a terminal or in a pipe as text, for programs as JSON lines.
+"""Show a run: as text on a terminal or in a pipe, as JSON lines for programs.
 
-The model's words go to stdout and nothing else does, so that a pipe gets the answer;
-tools and notes go to stderr. On a terminal the words come as they are written. Text of
-a turn that turned out void is there already: we say so, and what counts comes again.
-Anywhere else nothing can be taken back by saying so: a turn's words are held until they
-stand, that is until a tool starts, the next turn begins or the run ends.
+Only the answer goes to stdout, so that a pipe gets nothing else; tools and notes go to stderr.
+On a terminal the answer is printed as it arrives. If the connection breaks in the middle of it,
+a note says so and the answer is printed again. Elsewhere printed text cannot be taken back: the
+text of a turn is held until it is final, that is until a tool starts, the next turn begins or
+the run ends.
 
-While a question waits for an answer its line stays the last one: our own notes are written
-above it, and what the run says meanwhile comes after the answer. What commands say bears a mark
-in the margin (cli/live.py), so that it cannot pass for a question.
+While a question waits for an answer, its line stays the last one: our own notes are printed
+above it, and the output of the run follows the answer. The output of commands has a mark in the
+margin (live.py), so that it cannot be mistaken for a question.
 """
 
-import curses
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Protocol
 
-from holdfast import config
-from holdfast.cli import question
-from holdfast.cli.live import MARK, Margin, Waiting, marked
-from holdfast.cli.wire import Event, Frame, question_of, requested
-
-# What a model or a tool says must not steer the terminal.
-_VISIBLE: dict[int, int | None] = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t\r"}
-_VISIBLE |= {ord("\r"): None, 0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+from holdfast.api.schema.events import Event
+from holdfast.cli.client.frames import Frame, approval_of, question_of
+from holdfast.cli.output import ERASE, is_clever, tell
+from holdfast.cli.run import approval, notes
+from holdfast.cli.run.live import MARK, HeldOutput, Margin, marked
+from holdfast.core.text.escape import reveal, visible
 
 _CONFINED = frozenset({"", "L2", "L3"})  # nothing to warn of, or nothing known
-_WOKEN = "woken"  # by what it waited for; nothing was interrupted
 _HOW_TO_BE_ASKED = (
-    "… what needs an approval is denied here, since stdin is no terminal: nobody can be asked.\n"
+    f"{notes.DENIED_HERE}\n"
     "  To be asked, start it on a terminal; with --json answer there with: holdfast approvals\n"
     '  To be asked less: mode = "sandboxed" under [approval] (see: holdfast config path)'
 )
 _DIM, _BRIGHT = "\x1b[2m", "\x1b[0m"
-ERASE = "\r\x1b[K"
 
 
 class Screen(Protocol):
-    """Where a run is shown."""
+    """A place where a run is shown."""
 
     def show(self, frame: Frame) -> None:
         """Show one event."""
         ...
 
     def note(self, text: str) -> None:
-        """Tell the user something that is not the run's own."""
+        """Show a note of our own."""
         ...
 
 
-class JsonLines:
-    """Every event as the line of JSON it came as, and nothing else."""
+class JsonScreen:
+    """Print each event as the line of JSON it arrived as."""
 
     def show(self, frame: Frame) -> None:
         print(frame.line, flush=True)
@@ -60,7 +55,7 @@ class JsonLines:
 
 
 class Plain:
-    """The answer as text on stdout, everything else on stderr."""
+    """Print the answer on stdout and everything else on stderr."""
 
     def __init__(self, *, answerable: bool = True) -> None:
         self._turn = 0
@@ -69,7 +64,7 @@ class Plain:
         self._live = sys.stdout is not None and sys.stdout.isatty()
         self._clever = is_clever()
         self._margin = Margin()
-        self._waiting: Waiting | None = None  # what comes after the answer to a question
+        self._waiting: HeldOutput | None = None  # what comes after the answer to a question
         self._explains = not answerable  # why nobody was asked; said once
         self._question = ""  # the line that waits for an answer
         self._sandbox = ""  # the weak one that was told of
@@ -77,32 +72,32 @@ class Plain:
     def note(self, text: str) -> None:
         with self._above():
             self._break()
-            _tell(text.translate(_VISIBLE) + "\n")
+            tell(visible(text) + "\n")
 
     def ask(self, line: str) -> None:
         """Show the line to answer, and keep it the last one until it is answered."""
         self._break()
         self._question = line
-        _tell(line)
+        tell(line)
 
     def asked(self, *, ended: bool) -> None:
-        """Something was typed to it; `ended`: with Enter, which has begun a new line."""
+        """Forget the line after an answer; `ended`: Enter has begun a new line."""
         self._question = ""
         if not ended:
-            _tell("\n")
+            tell("\n")
 
     def withdraw(self) -> None:
-        """Take back the line to answer, with what was typed to it."""
+        """Erase the line to answer, with the text typed to it."""
         if self._question:
             self._question = ""
-            _tell(ERASE if self._clever else "\n")
+            tell(ERASE if self._clever else "\n")
 
     def hold(self) -> None:
-        """A question is put: what the run says from now on waits."""
-        self._waiting = self._waiting or Waiting()
+        """Hold the output of the run while a question is open."""
+        self._waiting = self._waiting or HeldOutput()
 
     def go_on(self) -> None:
-        """No question is open any more: show what has waited."""
+        """Show the held output: the question is closed."""
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             if waiting.cut:
@@ -118,7 +113,7 @@ class Plain:
 
     @contextmanager
     def _above(self) -> Iterator[None]:
-        """What is written in the block comes above the line to answer, if there is one."""
+        """Print the output of the block above the line to answer."""
         line = self._question
         self.withdraw()
         yield
@@ -131,7 +126,7 @@ class Plain:
                 self._say(event)
             case "message.void":
                 self._held = ""
-                self.note("… that answer was cut off and does not count; it is asked for again")
+                self.note(notes.CONNECTION_LOST)
                 self._shown = ""
             case "tool.started":
                 self._stand()
@@ -159,26 +154,26 @@ class Plain:
         match event.event:
             case "run.started":
                 self._warn(event.sandbox)
-            case "run.resumed" if event.reason != _WOKEN:
-                self.note("… the run goes on after an interruption")
+            case "run.resumed" if event.reason != notes.WOKEN:
+                self.note(notes.RESUMED)
             case "approval.request":
                 self._stand()
                 self.note(_asks(event))
             case "approval.responded":
-                self.note(f"… {question.answered(event.choice)}")
+                self.note(f"… {approval.answered(event.choice)}")
             case "question.asked":
                 self._stand()
                 asked = question_of(event)
-                self.note(f"? the run asks:\n{question.asks(asked)}\n  {question.elsewhere(asked)}")
+                self.note(f"? the run asks:\n{approval.asks(asked)}\n  {approval.elsewhere(asked)}")
             case "subagent.completed" if event.background:
-                named = f" ({question.visible(event.name)})" if event.name else ""
+                named = f" ({reveal(event.name)})" if event.name else ""
                 self.note(f"● task {event.child_run_id}{named}: {event.status}")
             case "process.ended":
                 self.note(f"● background process {event.process_id}: {event.how}")
             case "process.matched":
                 self.note(f"● background process {event.process_id} wrote:{marked(event.lines)}")
             case "approval.expired":
-                self.note("… nobody answered in time: it is not run")
+                self.note(notes.NOT_ANSWERED)
             case _:
                 pass  # reasoning, steering: nothing a reader of the answer needs
 
@@ -189,20 +184,20 @@ class Plain:
             self.note(_HOW_TO_BE_ASKED)
 
     def _warn(self, sandbox: str) -> None:
-        """Say once how weak the sandbox is, if it is."""
+        """Warn once if the sandbox is weak."""
         if sandbox not in _CONFINED and sandbox != self._sandbox:
             self._sandbox = sandbox
-            self.note(f"commands are not well confined here ({sandbox}); see: holdfast doctor")
+            self.note(f"{notes.WEAK_SANDBOX} ({sandbox}); see: holdfast doctor")
 
     def _pass_on(self, event: Event) -> None:
-        """What a command says, as it comes."""
+        """Print the output of a command as it arrives."""
         if not (said := self._margin.hear(event)):
             return
         if event.call_id != self._margin.speaker:
             self._break()
         ended = said.endswith("\n")
         shown = self._margin.write(event.call_id, said).removesuffix("\n" * ended)
-        _tell((f"{_DIM}{shown}{_BRIGHT}" if self._clever else shown) + "\n" * ended)
+        tell((f"{_DIM}{shown}{_BRIGHT}" if self._clever else shown) + "\n" * ended)
 
     def _say(self, event: Event) -> None:
         if event.turn != self._turn:
@@ -214,7 +209,7 @@ class Plain:
             self._held += event.delta
 
     def _stand(self) -> None:
-        """The turn is over, and its words count."""
+        """End the turn: its text is final."""
         self._release()
         self._break()
         self._shown = ""
@@ -226,7 +221,7 @@ class Plain:
     def _write(self, text: str) -> None:
         self._end_output()
         self._shown += text
-        print(text.translate(_VISIBLE) if self._live else text, end="", flush=True)
+        print(visible(text) if self._live else text, end="", flush=True)
 
     def _break(self) -> None:
         self._end_output()
@@ -235,10 +230,10 @@ class Plain:
 
     def _end_output(self) -> None:
         if end := self._margin.end():
-            _tell(end)
+            tell(end)
 
     def _finish(self, output: str) -> None:
-        """The output is the truth: what of it has not been seen comes now."""
+        """Print the part of the final output that has not been printed."""
         self._release()
         if output.startswith(self._shown):
             self._write(output[len(self._shown) :])
@@ -250,7 +245,7 @@ class Plain:
 
 
 class Quiet:
-    """The answer on stdout, what went wrong on stderr, and not a word more."""
+    """Print the answer on stdout and errors on stderr, nothing else."""
 
     def __init__(self) -> None:
         self._denied = False  # that something was has been told
@@ -264,51 +259,32 @@ class Quiet:
             case "run.completed" if event.output:
                 _answer(event.output)
             case "run.failed":
-                _tell(f"holdfast: the run failed{_why(event)}\n".translate(_VISIBLE))
+                tell(visible(f"holdfast: the run failed{_why(event)}\n"))
             case "run.cancelled":
-                _tell("holdfast: the run was stopped\n")
+                tell("holdfast: the run was stopped\n")
             case "tool.completed" if event.outcome == "denied" and not self._denied:
                 self._denied = True
-                what = f"{event.tool} was denied, since --quiet asks nobody"
-                _tell(f"holdfast: {what}\n".translate(_VISIBLE))
+                what = f"{event.tool} was denied: --quiet asks no questions"
+                tell(visible(f"holdfast: {what}\n"))
             case _:
                 pass
 
 
 def _answer(text: str) -> None:
-    shown = text.translate(_VISIBLE) if sys.stdout.isatty() else text
+    shown = visible(text) if sys.stdout.isatty() else text
     print(shown, end="" if shown.endswith("\n") else "\n", flush=True)
 
 
-def _tell(text: str) -> None:
-    with suppress(OSError):  # that nobody reads the notes must not cost the answer
-        print(text, end="", file=sys.stderr, flush=True)
-
-
-def is_clever() -> bool:
-    """Whether the notes go to a terminal that can dim a text and erase a line, and may.
-
-    Who has set NO_COLOR gets no escape at all: it is no worse to read, and sure.
-    """
-    if sys.stderr is None or not sys.stderr.isatty() or config.wants_no_colour():
-        return False
-    try:
-        curses.setupterm(fd=sys.stderr.fileno())
-        return bool(curses.tigetstr("dim") and curses.tigetstr("el"))
-    except curses.error:  # nothing is known of it
-        return False
-
-
 def _called(event: Event) -> str:
-    """A call in one line of ours, whatever it is called with."""
+    """Describe a call in one line."""
     return f"{event.tool} {event.preview}".rstrip().replace("\n", " ⏎ ")
 
 
 def _asks(event: Event) -> str:
-    """A question, where it cannot be answered."""
-    asked = requested(event)
-    head = f"? the run waits for an approval ({question.expires(asked)}):"
-    return f"{head}\n{question.body(asked)}\n  {question.elsewhere(asked)}"
+    """Describe an approval that cannot be answered here."""
+    asked = approval_of(event)
+    head = f"? the run waits for an approval ({approval.expires(asked)}):"
+    return f"{head}\n{approval.body(asked)}\n  {approval.elsewhere(asked)}"
 
 
 def _why(event: Event) -> str:

@@ -10,10 +10,8 @@ import sys
 from pathlib import Path
 
 from holdfast.cli.exits import Code, Exit
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.core.workspace import holds, inside
-from holdfast.errors import ToolFailed
-from holdfast.tools import view
 
 _GO = "go to a project's directory"
 
@@ -40,23 +38,6 @@ def choose(config: Config, given: str | None, *, confirmed: bool) -> Path:
         f"{path} {why}, more than a run should touch; {_GO}, "
         f"or insist with --workspace {shlex.quote(str(path))} --yes",
     )
-
-
-def unasked(config: Config, named: str) -> str:
-    """A directory that somebody else has named, if nobody has to be asked about it; else empty."""
-    try:
-        path = Path(named).resolve(strict=True)
-        if not Path(named).is_absolute() or not path.is_dir():
-            return ""
-    except (OSError, RuntimeError, ValueError):
-        return ""
-    if _objection(config, path) or _too_much(config, path):
-        return ""
-    try:
-        view.check(str(path), str(config.home.resolve()), str(config.user_home.resolve()))
-    except ToolFailed:
-        return ""
-    return str(path)
 
 
 def _too_much(config: Config, path: Path) -> str:

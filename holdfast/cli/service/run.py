@@ -2,13 +2,13 @@
 
 import argparse
 
-from holdfast import config as configuration
-from holdfast.app import run_gateway
-from holdfast.core.lifecycle import Start
+from holdfast.app.gateway import run_gateway
+from holdfast.config import process as configuration
+from holdfast.core.life.lifecycle import StartedBy
 
 
 def main(args: argparse.Namespace) -> int:
     """Serve."""
     flags = {"gateway.host": args.host, "gateway.port": args.port}
     config = configuration.from_process({k: v for k, v in flags.items() if v is not None})
-    return run_gateway(config, Start.BOOT if args.boot else Start.ASKED)
+    return run_gateway(config, StartedBy.BOOT if args.boot else StartedBy.ASKED)

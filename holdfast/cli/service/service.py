@@ -6,31 +6,28 @@ way: it is in the journal before anything ends.
 """
 
 import argparse
-import fcntl
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
-import aiohttp
 import anyio
 import msgspec
 
-from holdfast import config as configuration
-from holdfast import observe
-from holdfast.app import record
-from holdfast.cli import units
+from holdfast.api.schema.health import HealthDetails
+from holdfast.api.schema.operator import GatewayObject
+from holdfast.app.embedded import record
+from holdfast.cli import output
+from holdfast.cli.client import operator
+from holdfast.cli.client.refusals import refusal
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.screen import Plain
-from holdfast.cli.wire import refusal
-from holdfast.config import Config
-from holdfast.control import LOG, detach, recorded
-from holdfast.core.lifecycle import Wanted
+from holdfast.cli.service import units
+from holdfast.config.settings import Config
+from holdfast.core.life.lifecycle import Wanted
 from holdfast.core.types import Value
-from holdfast.lock import FILE as LOCK
-from holdfast.lock import SOCKET, read_owner, take_lock
+from holdfast.host.control import LOG, detach, recorded
+from holdfast.host.lock import is_locked, read_owner, take_lock
 
 READY_S = 60.0  # for a start: it recovers first
 END_S = 12.0  # for a stop, after the drain: more than it allows itself
@@ -40,36 +37,7 @@ POLL_S = 0.1
 GATEWAY = "/v1/gateway"
 NOT_RUNNING = 3  # as systemctl says it
 
-_LOST = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
-
-
-class _Runs(msgspec.Struct, frozen=True):
-    running: int
-    queued: int
-    waiting: int
-
-
-class _Confined(msgspec.Struct, frozen=True):
-    level: str
-    note: str
-
-
-class _Health(msgspec.Struct, frozen=True):
-    version: str
-    uptime_s: float
-    checks: dict[str, str]
-    runs: _Runs
-    sandbox: _Confined
-    paused: str
-    held: str = ""
-    channels: dict[str, str] = {}
-    undelivered: int = 0
-
-
-class _Gateway(msgspec.Struct, frozen=True):
-    pid: int
-    wanted: str
-    state: str
+_LOST = (*operator.LOST, msgspec.DecodeError)
 
 
 class Running(Value):
@@ -78,15 +46,16 @@ class Running(Value):
     pid: int
     wanted: str
     address: str
-    health: _Health
+    health: HealthDetails
+    restored: str = ""  # in words, if the journal is from a backup
 
 
 def main(args: argparse.Namespace) -> int:
     """Do what is asked for."""
     flags = {"gateway.host": args.host, "gateway.port": args.port} if args.what == "start" else {}
-    config = load({k: v for k, v in flags.items() if v is not None})
+    config = operator.load(flags)
     if args.what == "status":
-        return anyio.run(_status, config, args.json)
+        return anyio.run(_status, config, args)
     actions: Mapping[str, Callable[[Config], Awaitable[None]]] = {
         "start": start,
         "stop": stop,
@@ -94,13 +63,6 @@ def main(args: argparse.Namespace) -> int:
     }
     anyio.run(actions[args.what], config)
     return Code.OK
-
-
-def load(flags: Mapping[str, str]) -> Config:
-    """The configuration, with the log where a terminal's belongs."""
-    config = configuration.from_process(flags)
-    observe.setup("warning", config.home / observe.CLI_LOG)
-    return config
 
 
 async def start(config: Config) -> None:
@@ -234,43 +196,37 @@ def _warn(config: Config) -> units.Unit | None:
     """The installed unit; if it is not what it should be, that is said."""
     unit = units.installed(config)
     if unit is not None and (what := units.disagreement(config, unit)):
-        Plain().note(what)
+        output.note(what)
     return unit
 
 
 async def look(config: Config) -> Running | None:
     """The gateway that serves the home, if one does."""
     try:
-        status, said = await _ask(config, "GET", GATEWAY)
+        status, said = await operator.request(config.home, "GET", GATEWAY, within_s=LOOK_S)
         if status != 200:  # a terminal, which has no such door
             return None
-        gateway = msgspec.json.decode(said, type=_Gateway)
-        _, said = await _ask(config, "GET", "/health/detailed")  # 503 where it is unwell
-        health = msgspec.json.decode(said, type=_Health)
+        gateway = msgspec.json.decode(said, type=GatewayObject)
+        path = "/health/detailed"  # 503 where it is unwell
+        _, said = await operator.request(config.home, "GET", path, within_s=LOOK_S)
+        health = msgspec.json.decode(said, type=HealthDetails)
     except _LOST:
         return None
-    return Running(gateway.pid, gateway.wanted, read_owner(config.home).address, health)
+    back = gateway.restored
+    restored = "" if back is None else restored_line(back.at, back.runs, back.messages)
+    address = read_owner(config.home).address
+    return Running(gateway.pid, gateway.wanted, address, health, restored)
 
 
 async def _order(config: Config, path: str) -> None:
     """Have it taken, or say why it was not."""
     try:
-        status, said = await _ask(config, "POST", GATEWAY + path)
+        status, said = await operator.request(config.home, "POST", GATEWAY + path, within_s=LOOK_S)
     except _LOST as error:
         what = f"the gateway did not take the order ({type(error).__name__}); try again"
         raise Exit(Code.TRY_AGAIN, what) from None
     if status >= 300:
         raise refusal(status, said)
-
-
-async def _ask(config: Config, method: str, path: str) -> tuple[int, bytes]:
-    timeout = aiohttp.ClientTimeout(total=LOOK_S)
-    connector = aiohttp.UnixConnector(str(config.home / SOCKET))
-    async with (
-        aiohttp.ClientSession("http://localhost", connector=connector, timeout=timeout) as http,
-        http.request(method, path) as response,
-    ):
-        return response.status, await response.read()
 
 
 class _Ended(Exception):
@@ -283,19 +239,28 @@ class _Ended(Exception):
 
 async def _served(config: Config, before: int, ended: Callable[[], int | None] | None) -> Running:
     """Whoever serves the home next, and is not the process `before`."""
+    why = ""
     with anyio.move_on_after(READY_S):
         while True:
             running = await look(config)
-            if running is not None and running.pid != before and _is_up(running):
-                return running
+            if running is not None and running.pid != before:
+                if not (why := await _not_ready(config)):
+                    return running
             if ended is not None and (code := ended()) is not None:
                 raise _Ended(code)
             await anyio.sleep(POLL_S)
-    raise Exit(Code.TRY_AGAIN, f"it does not serve after {READY_S:g} s; see: holdfast gateway logs")
+    said = f" ({why})" if why else ""
+    what = f"it takes no work after {READY_S:g} s{said}; see: holdfast gateway logs"
+    raise Exit(Code.TRY_AGAIN, what)
 
 
-def _is_up(running: Running) -> bool:
-    return running.health.checks.get("process") == "ready"
+async def _not_ready(config: Config) -> str:
+    """Why it takes no work yet; empty: it does."""
+    try:
+        status, said = await operator.request(config.home, "GET", "/health/ready", within_s=LOOK_S)
+    except _LOST as lost:
+        return type(lost).__name__
+    return "" if status == 200 else str(refusal(status, said))
 
 
 async def _gone(config: Config, pid: int) -> None:
@@ -327,18 +292,33 @@ def _described(running: Running) -> str:
     return f"pid {running.pid}, {running.address}"
 
 
-async def _status(config: Config, as_json: bool) -> int:  # noqa: FBT001  the flag as it was given
+async def _status(config: Config, args: argparse.Namespace) -> int:
     running, unit = await look(config), units.installed(config)
     wrong = units.disagreement(config, unit) if unit is not None else ""
     lines = {**(await _shown(config, running)), "unit": _unit_line(unit, wrong)}
-    if as_json:
-        print(msgspec.json.encode(lines).decode())
+    if args.json:
+        print(output.as_json(lines))
     else:
         print("\n".join(f"{name:8} {text}" for name, text in lines.items()))
     if running is None:
         return NOT_RUNNING
-    unwell = wrong or running.health.paused or running.health.checks.get("journal") != "ok"
+    health = running.health
+    unwell = wrong or health.paused or _unheard(health) or _ill(health.checks)
     return Code.FAILED if unwell else Code.OK
+
+
+def _ill(checks: Mapping[str, str]) -> list[str]:
+    """What keeps work from being taken or done."""
+    ill = (checks.get(name, "ok") for name in ("journal", "audit"))
+    return [said for said in ill if said != "ok"]
+
+
+def restored_line(at: float, runs: int, messages: int) -> str:
+    """Say that the journal is from a backup, and what that led to."""
+    return (
+        f"from a backup, noticed {output.local(at):%Y-%m-%d %H:%M}: {runs} unfinished runs ended, "
+        f"{messages} messages held"
+    )
 
 
 def _unit_line(unit: units.Unit | None, wrong: str) -> str:
@@ -351,15 +331,23 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
     if running is None:
         known = await recorded(config.home)
         wanted = known.wanted if known is not None else Wanted.RUNNING
-        return {"state": _who_has(config.home), "wanted": str(wanted)}
+        shown = {"state": _who_has(config.home), "wanted": str(wanted)}
+        if known is not None and (back := known.restored) is not None:
+            shown["journal"] = restored_line(known.restored_at, back.runs, back.messages)
+        return shown
     health = running.health
-    since = datetime.fromtimestamp(time.time() - health.uptime_s, UTC).astimezone()  # noqa: TID251  for the eye only
+    since = output.local(time.time() - health.uptime_s)  # noqa: TID251  for the eye only
     counts = health.runs
     held = f"; {health.held}" if health.held else ""
     paused = f"; no work is done: {health.paused}" if health.paused else ""
-    journal = health.checks.get("journal", "ok")
     return {
-        "state": health.checks.get("process", "") + ("" if journal == "ok" else f"; {journal}"),
+        "state": "; ".join(
+            [
+                health.checks.get("process", ""),
+                *_ill(health.checks),
+                *(f"{name} cannot be heard" for name in _unheard(health)),
+            ]
+        ),
         "wanted": running.wanted,
         "pid": str(running.pid),
         "since": f"{since:%Y-%m-%d %H:%M:%S}",
@@ -368,7 +356,13 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
         "runs": f"{counts.running} running, {counts.queued} queued, {counts.waiting} waiting{held}",
         "sandbox": (health.sandbox.note or "not known yet") + paused,
         "chats": _chats(health.channels, health.undelivered),
+        **({"journal": running.restored} if running.restored else {}),
     }
+
+
+def _unheard(health: HealthDetails) -> list[str]:
+    """The channels on which nothing can be heard just now."""
+    return [name for name, trouble in health.channels.items() if trouble]
 
 
 def _chats(channels: Mapping[str, str], undelivered: int) -> str:
@@ -379,14 +373,9 @@ def _chats(channels: Mapping[str, str], undelivered: int) -> str:
 
 def _who_has(home: Path) -> str:
     """Nobody answers as a gateway: why."""
-    try:
-        with open(home / LOCK, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = read_owner(home)
-        if owner.kind == "terminal":
-            return f"not running; a terminal (pid {owner.pid}) has the home"
-        return f"starting, ending or hung: pid {owner.pid} has the home and does not answer"
-    except OSError:
-        pass
-    return "not running"
+    if not is_locked(home):
+        return "not running"
+    owner = read_owner(home)
+    if owner.kind == "terminal":
+        return f"not running; a terminal (pid {owner.pid}) has the home"
+    return f"starting, ending or hung: pid {owner.pid} has the home and does not answer"

@@ -12,19 +12,21 @@ from pathlib import Path
 
 import anyio
 
-from holdfast import config as configuration
-from holdfast.cli import gateway_service, units
+from holdfast.cli.client import operator
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.gateway_service import manage
-from holdfast.config import Config
-from holdfast.control import LOG
+from holdfast.cli.service import service, units
+from holdfast.cli.service.service import manage
+from holdfast.config import load
+from holdfast.config import process as configuration
+from holdfast.config.settings import Config
+from holdfast.host.control import LOG
 
 FOLLOW_S = 0.25
 
 
 def main(args: argparse.Namespace) -> int:
     """Do what is asked for."""
-    config = gateway_service.load({})
+    config = operator.load()
     match args.what:
         case "install":
             _install(config, args)
@@ -45,7 +47,7 @@ def _install(config: Config, args: argparse.Namespace) -> None:
     if unit.path.exists() and unit.path.read_text("utf-8", "replace") != unit.text:
         if not args.force:
             system = " --system" if args.system else ""
-            mend = f"to replace it: {units.MEND}{system}"
+            mend = f"to replace it: {units.REPAIR}{system}"
             raise Exit(Code.FAILED, f"{unit.path} is there already, and is another; {mend}")
     write(unit)
     print(f"Written: {unit.path}")
@@ -73,7 +75,7 @@ def write(unit: units.Unit) -> None:
 
 
 def _hints(config: Config, scope: units.Scope) -> Iterator[str]:
-    for name, key in configuration.GIVING.items():
+    for name, key in load.GIVING.items():
         if config.origins[key] == f"environment {name}":
             yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
     if scope is units.Scope.USER:
@@ -86,7 +88,7 @@ def _uninstall(config: Config) -> None:
     if unit is None:
         print("No unit is installed for this home.")
         return
-    anyio.run(gateway_service.stop, config)
+    anyio.run(service.stop, config)
     anyio.run(manage, unit, "disable")
     unit.path.unlink()
     anyio.run(manage, unit, "reload")

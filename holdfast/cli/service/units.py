@@ -13,13 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from holdfast.config import LAUNCHD_LABEL, Config
-from holdfast.control import COMMAND, LOG
+from holdfast.config.process import LAUNCHD_LABEL
+from holdfast.config.settings import Config
 from holdfast.core.types import Value
+from holdfast.host.control import COMMAND, LOG
 
 NAME = "holdfast-gateway.service"
 PLIST = f"{LAUNCHD_LABEL}.plist"
-MEND = "holdfast gateway install --force"
+REPAIR = "holdfast gateway install --force"
 WATCHDOG_S = 30
 STOP_AT_LEAST_S = 90.0
 AFTER_DRAIN_S = 30.0
@@ -135,7 +136,7 @@ def disagreement(config: Config, found: Unit) -> str:
     if (one := next(_missing(wanted, found.text), None)) is None:
         return ""
     system = " --system" if found.scope is Scope.SYSTEM else ""
-    return f"{found.path} is not what the settings ask for ({one}); to mend it: {MEND}{system}"
+    return f"{found.path} is not what the settings ask for ({one}); to mend it: {REPAIR}{system}"
 
 
 def _missing(wanted: str, found: str) -> Iterator[str]:

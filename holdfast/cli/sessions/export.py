@@ -1,19 +1,20 @@
-"""A session as a file: markdown for people, JSON for `holdfast sessions import`. Pure.
+"""Export a session: Markdown for people, JSON for `holdfast sessions import`. Pure.
 
-The markdown shows who said what, with calls and their results in fenced blocks. Text that was
-said is markdown itself and stays as it is, except that a block it leaves open is closed, so that
-what follows does not fall into it. A block of ours has a longer fence than any in it.
+The Markdown has every message under a heading, with calls and results in fenced blocks. Messages
+are Markdown themselves and stay as they are, except that a fenced block that a message leaves open
+is closed. Our own blocks have a longer fence than any fence inside them.
 
-The JSON is lossless: read back, it is the same session.
+The JSON is lossless: imported, it is the same session.
 """
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import asdict
 
-from holdfast.cli.wire_sessions import Called, Import, Said, SessionInfo
+from holdfast.api.schema.sessions import ImportRequest, MessageObject, SessionObject, ToolCallObject
+from holdfast.cli import output
 
 KIND = "holdfast.session"
 VERSION = 1
@@ -23,7 +24,7 @@ _TICKS = re.compile("`{3,}")
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session, whole."""
+    """A session with all its messages."""
 
     object: str
     version: int
@@ -35,33 +36,25 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     platform: str = ""
     model: str = ""
     owner: str = ""
-    messages: tuple[Said, ...] = ()
+    messages: tuple[MessageObject, ...] = ()
 
 
-def exported(info: SessionInfo, messages: tuple[Said, ...]) -> Exported:
-    """The session as a file has it."""
-    return Exported(
-        object=KIND,
-        version=VERSION,
-        session_id=info.session_id,
-        title=info.title,
-        created_at=info.created_at,
-        updated_at=info.updated_at,
-        workspace=info.workspace,
-        platform=info.platform,
-        model=info.model,
-        owner=info.owner,
-        messages=messages,
-    )
+_FIELDS = frozenset(Exported.__struct_fields__)
+
+
+def exported(info: SessionObject, messages: tuple[MessageObject, ...]) -> Exported:
+    """Return the session in the form of the file."""
+    fields = {name: value for name, value in asdict(info).items() if name in _FIELDS}
+    return Exported(object=KIND, version=VERSION, messages=messages, **fields)
 
 
 def encode(session: Exported) -> str:
-    """The session as JSON."""
+    """Return the session as JSON."""
     return msgspec.json.format(msgspec.json.encode(session), indent=2).decode() + "\n"
 
 
 def decode(content: bytes) -> Exported | None:
-    """The session that a file holds; None if it is no export of ours, or of a later version."""
+    """Return the session in a file; None if it is not our export, or of a later version."""
     try:
         found = msgspec.json.decode(content, type=Exported)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -69,21 +62,21 @@ def decode(content: bytes) -> Exported | None:
     return found if found.object == KIND and found.version == VERSION else None
 
 
-def back(session: Exported) -> Import:
-    """What is brought in of it."""
-    return Import(
+def back(session: Exported) -> ImportRequest:
+    """Return the import request for an exported session."""
+    return ImportRequest(
         session_id=session.session_id,
         messages=session.messages,
         source="export",
-        title=session.title,
-        created_at=session.created_at,
-        updated_at=session.updated_at,
-        workspace=session.workspace,
+        title=session.title or None,
+        created_at=session.created_at or None,
+        updated_at=session.updated_at or None,
+        workspace=session.workspace or None,
     )
 
 
 def markdown(session: Exported) -> str:
-    """The session for people."""
+    """Return the session as Markdown."""
     about = {
         "session": f"`{session.session_id}`",
         "of": f"`{session.owner}`" if session.owner else "",
@@ -98,13 +91,13 @@ def markdown(session: Exported) -> str:
     parts = ["\n".join(head)]
     for message in session.messages:
         parts += _shown(message, tools)
-        tools |= {call.id: call.function.name for call in message.tool_calls}
+        tools |= {call.id: call.function.name for call in message.calls}
     return "\n\n".join(parts) + "\n"
 
 
-def _shown(message: Said, tools: dict[str, str]) -> Iterator[str]:
+def _shown(message: MessageObject, tools: dict[str, str]) -> Iterator[str]:
     if message.role == "tool":
-        yield f"### Result of {_name(tools.get(message.tool_call_id, 'a call'))}"
+        yield f"### Result of {_name(tools.get(message.tool_call_id or '', 'a call'))}"
         yield _fenced(message.text)
         return
     yield f"## {message.role.capitalize()}"
@@ -112,13 +105,13 @@ def _shown(message: Said, tools: dict[str, str]) -> Iterator[str]:
         yield _closed(message.text.strip("\n"))
     if message.images:
         yield f"*[{message.images} {'picture' if message.images == 1 else 'pictures'}]*"
-    for call in message.tool_calls:
+    for call in message.calls:
         yield f"### Call of {_name(call.function.name)}"
         yield _fenced(_arguments(call), "json")
 
 
-def _arguments(call: Called) -> str:
-    """As they read best; where they are no JSON, as they are."""
+def _arguments(call: ToolCallObject) -> str:
+    """Indent the arguments; if they are not JSON, leave them as they are."""
     try:
         return msgspec.json.format(call.function.arguments, indent=2)
     except msgspec.DecodeError:
@@ -130,13 +123,13 @@ def _name(tool: str) -> str:
 
 
 def _fenced(text: str, language: str = "") -> str:
-    """A block that nothing in `text` can end."""
+    """Return a fenced block that nothing in `text` can close."""
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
     return f"{fence}{language}\n{text.rstrip(chr(10))}\n{fence}"
 
 
 def _closed(text: str) -> str:
-    """`text` with the end of a block that it leaves open."""
+    """Close a fenced block that `text` leaves open."""
     opened = ""
     for line in text.split("\n"):
         fence = _FENCE.fullmatch(line)
@@ -151,4 +144,4 @@ def _closed(text: str) -> str:
 
 
 def _time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M %z}" if at else ""
+    return f"{output.local(at):%Y-%m-%d %H:%M %z}" if at else ""

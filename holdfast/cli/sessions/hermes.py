@@ -1,27 +1,27 @@
-"""Sessions of hermes-agent, read as it left them. Nothing is ever written there.
+"""Read the sessions of hermes-agent. Nothing is ever written there.
 
-What it keeps, in `~/.hermes` and, per profile, in `~/.hermes/profiles/NAME`:
+Its data, in `~/.hermes` and, per profile, in `~/.hermes/profiles/NAME`:
 
 * `state.db`, SQLite, usually in WAL mode. `sessions`: id, source (cli, telegram, …), title,
   started_at (seconds since the epoch), cwd, model, and much about costs. `messages`: id (their
   order), session_id, role, content, tool_call_id, tool_calls (a JSON list of calls as the chat
-  completions API has them), timestamp, active. Columns came over the versions: of those above
-  title, cwd and active may be missing. A row with active = 0 was taken back, or stands in a
-  summary that is active itself; hermes neither resumes nor exports it, and we leave it, too.
-  Content that is no plain text is JSON behind a NUL (or \\x01) and "json:": a list of parts.
-  Roles are user, assistant, tool and system; `session_meta` and the like are book-keeping.
-* `sessions/ID.jsonl`, of gateways before there was the database, and since then what could not
-  be written to it: one message a line as above, tool_calls not packed again, timestamp in ISO
+  completions API has them), timestamp, active. Older versions lack
+  title, cwd and active. A row with active = 0 was undone, or is part of a summary that is itself
+  active; hermes neither resumes nor exports it, and we skip it too.
+  Content that is not plain text is JSON after a NUL (or \\x01) and "json:": a list of parts.
+  Roles are user, assistant, tool and system; `session_meta` and similar rows are bookkeeping.
+* `sessions/ID.jsonl`, written by gateways before the database existed, and later for what could not
+  be written to it: one message per line as above, tool_calls as plain JSON, timestamp in ISO
   form; the first line may be a `session_meta` with the model and the platform.
-* `sessions/session_ID.json`, a snapshot by terminals: session_id, model, platform,
-  session_start (ISO), messages. `sessions/sessions.json` is an index and no session.
-* `hermes sessions export` writes one line of JSON for each session: the columns of its row,
-  and `messages`.
+* `sessions/session_ID.json`, a snapshot of a terminal: session_id, model, platform,
+  session_start (ISO), messages. `sessions/sessions.json` is an index, not a session.
+* `hermes sessions export` writes one line of JSON per session: the columns of its row, and
+  `messages`.
 
-The database counts first: a file is read only for a session that it has no messages of. Rows
-that make no sense are left out and counted. It may be at work meanwhile: the database is opened
-read-only; only where there is no WAL is it taken to stand still, because to open it otherwise
-would make files beside it.
+The database has priority: a file is read only if the database has no messages of its session.
+Rows that cannot be read are skipped and counted. hermes-agent may be running: the database is
+opened read-only. Only if there is no WAL it is opened as immutable, because opening it otherwise
+would create files beside it.
 """
 
 import re
@@ -36,7 +36,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.cli.wire_sessions import Called, Function, Import, Said
+from holdfast.api.schema.sessions import ImportRequest, MessageObject, ToolCallObject, ToolFunction
 from holdfast.core.types import Value
 
 DATABASE = "state.db"
@@ -44,7 +44,7 @@ DATABASE = "state.db"
 _PACKED = ("\0json:", "\x01json:")
 _TEXT = frozenset({"text", "input_text", "output_text"})
 _KEPT = frozenset({"user", "assistant", "tool", "system"})
-_BOOKS = re.compile(r"session_\w+|unknown")  # roles of rows that are no messages
+_BOOKS = re.compile(r"session_\w+|unknown")  # roles of rows that are not messages
 _FOREIGN = re.compile(r"[^A-Za-z0-9_.:@+=~-]")
 _LONGEST_ID = 200
 _NOT_SESSIONS = frozenset({"sessions.json"})
@@ -53,23 +53,23 @@ Row = Mapping[str, Any]
 
 
 class Old(Value):
-    """A session of hermes-agent, as it is brought in."""
+    """A session of hermes-agent, ready to import."""
 
-    session: Import
+    session: ImportRequest
     damaged: int  # messages, or parts of some, that could not be read
 
 
-class Unreadable(Exception):
-    """What is there is nothing of hermes-agent's, or cannot be read; says why."""
+class NotHermes(Exception):
+    """The path holds no data of hermes-agent, or cannot be read; the text says why."""
 
 
 def is_home(path: Path) -> bool:
-    """Whether hermes-agent keeps anything there."""
+    """Return true if hermes-agent keeps data there."""
     return path.is_dir() and ((path / DATABASE).is_file() or (path / "sessions").is_dir())
 
 
-def read(path: Path) -> Iterator[Old | Unreadable]:
-    """Its sessions in a home, a directory of sessions, or a file; each once, and what failed."""
+def read(path: Path) -> Iterator[Old | NotHermes]:
+    """Yield the sessions in a home, a directory or a file, each once, and the failures."""
     seen: set[str] = set()
     for file in _files(path):
         try:
@@ -78,16 +78,16 @@ def read(path: Path) -> Iterator[Old | Unreadable]:
                     seen.add(one.session.session_id)
                     yield one
         except (sqlite3.Error, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            yield Unreadable(f"{file}: {error}")
+            yield NotHermes(f"{file}: {error}")
 
 
 def count(path: Path) -> int:
-    """About how many there are."""
+    """Return about how many sessions there are."""
     return sum(_rows_in(file) if file.suffix == ".db" else 1 for file in _files(path))
 
 
 def _files(path: Path) -> list[Path]:
-    """What may hold sessions, databases first."""
+    """Return the files that may hold sessions, databases first."""
     if not path.is_dir():
         return [path]
     homes = [path, *sorted(p for p in path.glob("profiles/*") if is_home(p))]
@@ -131,7 +131,7 @@ def _database(path: Path) -> Iterator[Old]:
 
 
 def _rows(connection: sqlite3.Connection, sql: str, session: object) -> tuple[list[Row], int]:
-    """A session's messages, up to where the file is damaged."""
+    """Return the messages of a session, up to where the file is damaged."""
     rows: list[Row] = []
     try:
         for row in connection.execute(sql, (session,)):
@@ -142,7 +142,7 @@ def _rows(connection: sqlite3.Connection, sql: str, session: object) -> tuple[li
 
 
 def _written(path: Path) -> Iterator[Old]:
-    """The sessions in a file: a snapshot, an export, or one message a line."""
+    """Yield the sessions in a file: a snapshot, an export, or one message per line."""
     content = path.read_bytes()
     if path.suffix == ".json":
         yield _old(_mapping(_decoded(content)), (), 0)
@@ -183,7 +183,7 @@ def _mapping(value: object) -> dict[str, Any]:
 def _old(session: Row, rows: Sequence[Row], damaged: int) -> Old:
     given = session.get("messages")
     rows = [*rows, *(r for r in given if isinstance(r, dict))] if isinstance(given, list) else rows
-    messages: list[Said] = []
+    messages: list[MessageObject] = []
     for row in rows:
         said, bad = _said(row)
         damaged += bad
@@ -191,20 +191,20 @@ def _old(session: Row, rows: Sequence[Row], damaged: int) -> Old:
     cwd = session.get("cwd")
     began = _time(session.get("started_at") or session.get("session_start"))
     times = list(filter(None, (_time(row.get("timestamp")) for row in rows)))
-    brought = Import(
+    brought = ImportRequest(
         session_id=_named(str(session.get("id") or session.get("session_id") or "")),
         messages=tuple(messages),
         source=f"hermes-agent ({session.get('source') or session.get('platform') or 'unknown'})",
-        title=" ".join(str(session.get("title") or "").split()),
-        created_at=began or min(times, default=0.0),
-        updated_at=max(times, default=_time(session.get("last_updated"))),
-        workspace=cwd if isinstance(cwd, str) else "",
+        title=" ".join(str(session.get("title") or "").split()) or None,
+        created_at=began or min(times, default=None),
+        updated_at=max(times, default=_time(session.get("last_updated"))) or None,
+        workspace=cwd if isinstance(cwd, str) and cwd else None,
     )
     return Old(brought, damaged)
 
 
 def _named(given: str) -> str:
-    """Its id in ours. What our ids cannot hold is replaced, and told apart by a hash."""
+    """Return our id for it. Characters that we do not allow are replaced; a hash keeps it unique."""
     clean = _FOREIGN.sub("_", given)[:_LONGEST_ID]
     return f"hermes-{clean}" if clean == given else f"hermes-{clean}-{_hash(given)}"
 
@@ -214,7 +214,7 @@ def _hash(text: str) -> str:
 
 
 def _time(given: object) -> float:
-    """When; 0 if that cannot be known."""
+    """Return a time in seconds; 0 if it is unknown."""
     if isinstance(given, str):
         try:
             given = datetime.fromisoformat(given).timestamp()
@@ -224,8 +224,8 @@ def _time(given: object) -> float:
     return float(given) if sane and isinstance(given, float | int) else 0.0
 
 
-def _said(row: Row) -> tuple[list[Said], int]:
-    """The message a row is, if it is one, and how much of it makes no sense."""
+def _said(row: Row) -> tuple[list[MessageObject], int]:
+    """Return the message in a row, if it is one, and how many parts are damaged."""
     role = str(row.get("role") or "")
     if _BOOKS.fullmatch(role):
         return [], 0
@@ -236,18 +236,18 @@ def _said(row: Row) -> tuple[list[Said], int]:
         call_id = row.get("tool_call_id")
         if not isinstance(call_id, str) or not call_id:
             return [], 1
-        return [Said(role=role, content=text, tool_call_id=call_id)], bad
-    calls: tuple[Called, ...] = ()
+        return [MessageObject(role=role, content=text, tool_call_id=call_id)], bad
+    calls: tuple[ToolCallObject, ...] = ()
     if role == "assistant":
         calls, wrong = _calls(row.get("tool_calls"))
         bad += wrong
     if not text.strip() and not calls:
         return [], bad
-    return [Said(role=role, content=text, tool_calls=calls)], bad
+    return [MessageObject(role=role, content=text, tool_calls=calls or None)], bad
 
 
 def _text(content: object) -> tuple[str, int]:
-    """The words of a message; what is not words is named."""
+    """Return the text of a message; other parts are named."""
     if isinstance(content, str) and content.startswith(_PACKED):
         try:
             content = _decoded(content.partition(":")[2])
@@ -282,8 +282,8 @@ def _part(part: object) -> str:
             return ""
 
 
-def _calls(given: object) -> tuple[tuple[Called, ...], int]:
-    """The calls of a message, and how many make no sense."""
+def _calls(given: object) -> tuple[tuple[ToolCallObject, ...], int]:
+    """Return the calls of a message, and how many are damaged."""
     if isinstance(given, str | bytes):
         try:
             given = _decoded(given) if given.strip() else None
@@ -297,7 +297,7 @@ def _calls(given: object) -> tuple[tuple[Called, ...], int]:
     return tuple(calls), len(given) - len(calls)
 
 
-def _call(given: object) -> Called | None:
+def _call(given: object) -> ToolCallObject | None:
     match given:
         case {"id": str(call_id), "function": {"name": str(name), "arguments": arguments}} | {
             "call_id": str(call_id),
@@ -311,4 +311,4 @@ def _call(given: object) -> Called | None:
             arguments = msgspec.json.encode(arguments).decode()
         except RecursionError:
             return None
-    return Called(call_id, Function(name, arguments))
+    return ToolCallObject(call_id, ToolFunction(name, arguments))

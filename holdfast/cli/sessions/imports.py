@@ -1,107 +1,100 @@
-"""`holdfast sessions import`: sessions from elsewhere, each as a session here; again does no harm.
+"""`holdfast sessions import`: import sessions of hermes-agent, or one that was exported.
 
-One that is here already stays as it is. One that cannot be brought in keeps none of the others
-out. A workspace comes along where it is one here, and one that nobody would have to insist on;
-else the session works in a directory of its own.
+A session that exists already stays as it is, so an import can be repeated. A session that cannot
+be imported does not stop the others. Only history is imported: the user chooses the workspace, by
+default a new directory for each session, and system messages are left out. Both are reported.
 """
 
-import sys
+import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio.to_thread
-import msgspec
 from msgspec.structs import replace
 
-from holdfast.cli import export, hermes, workspace
-from holdfast.cli.client import Client, connect
+from holdfast.cli import output
+from holdfast.cli.client.client import Client
+from holdfast.cli.client.refusals import Exists
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.hermes import Old, Unreadable
-from holdfast.cli.screen import ERASE, Plain, is_clever
-from holdfast.cli.wire import Exists
-from holdfast.config import Config
+from holdfast.cli.sessions import export, hermes
+from holdfast.cli.sessions.hermes import NotHermes, Old
+from holdfast.config.settings import Config
 
-SILENT_S = 1.0  # before anybody is told how far it is
-EVERY_S = 5.0  # and then where a line cannot be written over
+SILENT_S = 1.0  # before the first progress report
+EVERY_S = 5.0  # between reports, if a line cannot be overwritten
 
 _HERMES = ".hermes"
 
 
 class Tally:
-    """What became of them."""
+    """Counts of the results."""
 
     def __init__(self) -> None:
-        self.imported = 0
-        self.there = 0
-        self.failed = 0
-        self.damaged = 0
+        self.imported = self.there = self.failed = self.damaged = self.left_out = 0
 
     @property
     def done(self) -> int:
-        """How many have been looked at."""
+        """Number of sessions processed."""
         return self.imported + self.there + self.failed
 
     def in_words(self) -> str:
-        """All of it, in short."""
-        words = [f"{self.imported} imported"]
-        if self.there:
-            words.append(f"{self.there} here already")
-        if self.failed:
-            words.append(f"{self.failed} could not be")
-        if self.damaged:
-            words.append(f"{self.damaged} damaged messages left out")
-        return ", ".join(words)
+        """Return all counts as one line."""
+        counts = {
+            "already here": self.there,
+            "failed": self.failed,
+            "damaged messages left out": self.damaged,
+            "system messages left out": self.left_out,
+        }
+        more = (f", {count} {what}" for what, count in counts.items() if count)
+        return f"{self.imported} imported{''.join(more)}"
 
 
-class Progress:
-    """How far it is, on stderr, where it takes longer than one wonders."""
+class ImportProgress:
+    """Progress on stderr, if the import takes longer than a second."""
 
     def __init__(self, of: int) -> None:
         self._of = of
-        self._begun = self._told = _now()
-        self._over = is_clever()
+        self._told = time.monotonic()
+        self._over = output.is_clever()
         self._shown = False
 
     def tell(self, tally: Tally) -> None:
-        """Say how far it is, if it is time to."""
-        now = _now()
+        """Print the progress, if it is due."""
+        now = time.monotonic()
         pause = SILENT_S if self._over or not self._shown else EVERY_S
         if now - self._told < pause:
             return
         self._told, self._shown = now, True
         line = f"… {tally.done} of about {max(self._of, tally.done)} sessions"
-        print(
-            f"{ERASE}{line}" if self._over else line,
-            end="" if self._over else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        output.tell(f"{output.ERASE}{line}" if self._over else f"{line}\n")
 
     def clear(self) -> None:
-        """Make room for something else."""
+        """Erase the progress line."""
         if self._over and self._shown:
-            print(ERASE, end="", file=sys.stderr, flush=True)
+            output.tell(output.ERASE)
 
 
-async def bring_in(config: Config, given: str | None, as_json: bool) -> int:  # noqa: FBT001  the flag as it was given
-    """Import what is there; the exit code."""
-    path = _place(config, given)
+async def bring_in(client: Client, args: argparse.Namespace) -> int:
+    """Import all sessions, in the workspace that was given; return the exit code."""
+    path = _place(client.config, args.path)
     found, count = await anyio.to_thread.run_sync(_sessions, path)
-    tally, progress = Tally(), Progress(count)
-    async with connect(config, Plain().note) as client:
-        while (one := await anyio.to_thread.run_sync(next, found, None)) is not None:
-            said = await _one(client, config, one, tally)
-            if as_json:
-                print(msgspec.json.encode(said).decode())
-            elif reason := said["error"]:
-                progress.clear()
-                Plain().note(f"not imported: {said['session_id'] or path}: {reason}")
-            progress.tell(tally)
+    tally, progress = Tally(), ImportProgress(count)
+    while (one := await anyio.to_thread.run_sync(next, found, None)) is not None:
+        said = await _one(client, args.workspace or "", one, tally)
+        if args.json:
+            print(output.as_json(said))
+        elif reason := said["error"]:
+            progress.clear()
+            output.note(f"not imported: {said['session_id'] or path}: {reason}")
+        elif told := _not_taken(said):
+            progress.clear()
+            output.note(f"{said['session_id']}: {told}")
+        progress.tell(tally)
     progress.clear()
     if not tally.done:
         raise Exit(Code.FAILED, f"there are no sessions in {path}")
-    if not as_json:
+    if not args.json:
         print(f"{tally.in_words()}; see them: holdfast sessions")
     return Code.FAILED if tally.failed else Code.OK
 
@@ -114,16 +107,13 @@ def _place(config: Config, given: str | None) -> Path:
         return path
     path = config.user_home / _HERMES
     if not hermes.is_home(path):
-        raise Exit(
-            Code.FAILED,
-            f"there is nothing of hermes-agent's in {path}; say where: "
-            "holdfast sessions import PATH",
-        )
+        give = "give the path: holdfast sessions import PATH"
+        raise Exit(Code.FAILED, f"no sessions of hermes-agent in {path}; {give}")
     return path
 
 
-def _sessions(path: Path) -> tuple[Iterator[Old | Unreadable], int]:
-    """What is to be brought in, and about how many that is."""
+def _sessions(path: Path) -> tuple[Iterator[Old | NotHermes], int]:
+    """Return the sessions to import, and about how many they are."""
     if path.is_file() and path.suffix != ".db":
         ours = export.decode(path.read_bytes())
         if ours is not None:
@@ -131,30 +121,41 @@ def _sessions(path: Path) -> tuple[Iterator[Old | Unreadable], int]:
     return hermes.read(path), hermes.count(path)
 
 
-async def _one(
-    client: Client, config: Config, one: Old | Unreadable, tally: Tally
-) -> dict[str, object]:
-    """Bring one in; what became of it."""
-    if isinstance(one, Unreadable):
+async def _one(client: Client, where: str, one: Old | NotHermes, tally: Tally) -> dict[str, object]:
+    """Import one session and return the result."""
+    if isinstance(one, NotHermes):
         tally.failed += 1
         return {"session_id": "", "status": "failed", "error": str(one)}
     what = one.session
     said: dict[str, object] = {"session_id": what.session_id, "status": "imported", "error": ""}
     try:
-        where = workspace.unasked(config, what.workspace)
-        await client.import_session(replace(what, workspace=where))
+        made = await client.import_session(replace(what, workspace=where or None))
     except Exists:
         tally.there += 1
         return said | {"status": "exists"}
     except Exit as refused:
-        if refused.code != Code.FAILED:  # it will be the same with all others
+        if refused.code != Code.FAILED:  # all others would fail the same way
             raise
         tally.failed += 1
         return said | {"status": "failed", "error": str(refused)}
     tally.imported += 1
     tally.damaged += one.damaged
-    return said | {"messages": len(what.messages), "damaged": one.damaged}
+    tally.left_out += made.left_out
+    return said | {
+        "messages": len(what.messages) - made.left_out,
+        "damaged": one.damaged,
+        "system_messages_left_out": made.left_out,
+        "workspace": made.workspace,
+        "workspace_in_file": what.workspace or "",
+    }
 
 
-def _now() -> float:
-    return time.monotonic()
+def _not_taken(said: dict[str, object]) -> str:
+    """Describe what the file asked for and did not get; empty if nothing."""
+    told = []
+    if left_out := said.get("system_messages_left_out"):
+        told.append(f"{left_out} system messages left out: a file gives no instructions")
+    named = said.get("workspace_in_file")
+    if named and named != said["workspace"]:
+        told.append(f"works in {said['workspace']}, not in {named}, which the file names")
+    return "; ".join(told)

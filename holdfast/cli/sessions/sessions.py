@@ -1,106 +1,104 @@
-"""`holdfast sessions`: list, search, show, rename, fork, export and import them; their marks.
+"""`holdfast sessions`: list, search, show, rename, fork, export and import sessions; their marks.
 
-A mark says that a session's work was cut and no run has completed since: whoever goes on with it
-is told. To drop it by hand is for work that nobody wants to go on with.
+A mark says that a session's work was interrupted and no run has completed since. The next run is
+told. Clear it by hand if the work is no longer wanted.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import anyio
-import msgspec
+from msgspec.structs import asdict
 
-from holdfast import config as configuration
-from holdfast.cli import export, imports, resuming, run, saving
-from holdfast.cli.client import Client, connect
+from holdfast.api.schema.operator import SessionMark
+from holdfast.api.schema.sessions import SearchHit, SessionObject
+from holdfast.cli import output, saving
+from holdfast.cli.client import connected, latest, operator
+from holdfast.cli.client.client import Client
+from holdfast.cli.client.refusals import NotFound
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.output import Output
-from holdfast.cli.screen import Plain
-from holdfast.cli.wire import NotFound, SessionObject
-from holdfast.cli.wire_sessions import Hit, SessionInfo
-from holdfast.config import Config
+from holdfast.cli.run import workspace
+from holdfast.cli.sessions import export, imports
+from holdfast.config import process as configuration
+from holdfast.core.text.escape import OutputCleaner
 from holdfast.core.workspace import inside
 
-SEARCHES = 20  # of some seconds each, until all has been looked through
+NO_SESSIONS = "There are no sessions."
+NOTHING_FOUND = "nothing found for"
+INCOMPLETE = "the search index is not complete yet: search again"
+NONE_HELD = "No run was on hold."
+SEARCHES = 20  # of some seconds each, until the index is complete
 
-_ROOM = 90  # for a title, or first words
+_ROOM = 90  # columns for a title or the beginning of a message
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-_NO_MARK: dict[str, object] = {
-    "reason": "",
-    "held": 0,
-    "mark": "",
-    "mark_reason": "",
-    "marked_at": 0.0,
-}
+_NO_MARK = {"reason": "", "held": 0, "mark": "", "mark_reason": "", "marked_at": 0.0}
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what was said to sessions."""
-    config = run.load(args)
-    args.json = bool(getattr(args, "json", False))
-    if args.what == "import":
-        return anyio.run(imports.bring_in, config, args.path, args.json)
-    return anyio.run(_do, config, args)
-
-
-async def _do(config: Config, args: argparse.Namespace) -> int:
-    async with connect(config, Plain().note) as client:
-        return await _DOES[args.what](client, args)
+    """Run the subcommand."""
+    args.json = bool(args.json)
+    config = operator.load({"model": args.model})
+    if args.what == "import" and args.workspace:  # it may ask, so before anything starts
+        chosen = workspace.choose(config, args.workspace, confirmed=args.yes)
+        args.workspace = str(chosen)
+    return connected.run(args, _DOES[args.what], config)
 
 
 async def _list(client: Client, args: argparse.Namespace) -> int:
     found = await client.list_sessions(args.limit)
     marks = {one.session_id: one for one in await client.sessions()}
-    for one in found:
-        mark = None if one.owner else marks.get(one.session_id)
-        print(_encoded(one, mark) if args.json else _listed(one, mark, client.config.home))
-    if not found and not args.json:
-        print("There are no sessions.")
+    home = client.config.home
+
+    def mark(one: SessionObject) -> SessionMark | None:
+        return None if one.owner else marks.get(one.session_id)
+
+    encode = (lambda one: _encoded(one, mark(one))) if args.json else None
+    output.print_each(found, lambda one: _listed(one, mark(one), home), NO_SESSIONS, encode)
     return Code.OK
 
 
-def _encoded(one: SessionInfo, mark: SessionObject | None) -> str:
-    more = _NO_MARK if mark is None else msgspec.to_builtins(mark)
-    return msgspec.json.encode({**more, **msgspec.to_builtins(one)}).decode()
+def _encoded(one: SessionObject, mark: SessionMark | None) -> str:
+    more = _NO_MARK if mark is None else asdict(mark)
+    return output.as_json({**more, **asdict(one)})
 
 
-def _listed(one: SessionInfo, mark: SessionObject | None, home: Path) -> str:
+def _listed(one: SessionObject, mark: SessionMark | None, home: Path) -> str:
     reason, held = (mark.reason, mark.held) if mark else ("", 0)
     words = [one.session_id, f"{one.status} ({reason})" if reason else one.status]
     if one.unfinished:
         words.append(f"{one.unfinished} unfinished" + (f", {held} held" if held else ""))
     if mark is not None and mark.mark:
-        words.append(f"cut {_time(mark.marked_at, '%S')}: {mark.mark} ({mark.mark_reason})")
+        words.append(
+            f"interrupted {_time(mark.marked_at, ':%S')}: {mark.mark} ({mark.mark_reason})"
+        )
     name = one.title or (f"“{one.preview}”" if one.preview else "")
-    own = inside(one.workspace, str(home.resolve()))  # a directory that nobody has named
+    own = inside(one.workspace, str(home.resolve()))  # a directory that Holdfast made
     whose = f"of {one.owner}" if one.owner else ""
-    about = [_time(one.updated_at), _short(name), "" if own else one.workspace, whose]
+    about = [_time(one.updated_at), output.short(name, _ROOM), "" if own else one.workspace, whose]
     return f"{'  '.join(words)}\n  {_harmless('  '.join(filter(None, about)))}"
 
 
 async def _search(client: Client, args: argparse.Namespace) -> int:
     words = " ".join(args.words).encode(errors="replace").decode()
     found = await client.search(words, args.limit)
-    for _ in range(SEARCHES):  # each time it gets further
+    for _ in range(SEARCHES):  # each search indexes more
         if found.complete:
             break
-        Plain().note("… there is more to look through than is indexed yet; going on")
+        output.note("… indexing; searching again")
         found = await client.search(words, args.limit)
     for hit in found.data:
-        print(msgspec.json.encode(hit).decode() if args.json else _shown_hit(hit))
+        print(output.as_json(hit) if args.json else _shown_hit(hit))
     if not found.complete:
-        raise Exit(Code.TRY_AGAIN, "not all sessions have been looked at yet: search again")
+        raise Exit(Code.TRY_AGAIN, INCOMPLETE)
     if not found.data:
-        raise Exit(Code.FAILED, f"nothing was found of: {_harmless(words)}")
+        raise Exit(Code.FAILED, f"{NOTHING_FOUND}: {_harmless(words)}")
     return Code.OK
 
 
-def _shown_hit(hit: Hit) -> str:
-    head = f"{hit.session_id}  {_time(hit.at)}  {_harmless(_short(hit.title))}".rstrip()
+def _shown_hit(hit: SearchHit) -> str:
+    head = (
+        f"{hit.session_id}  {_time(hit.at)}  {_harmless(output.short(hit.title, _ROOM))}".rstrip()
+    )
     snippet = _harmless(hit.snippet)
     if sys.stdout.isatty() and not configuration.wants_no_colour():
         snippet = snippet.replace("⟦", _BOLD).replace("⟧", _PLAIN)
@@ -109,33 +107,31 @@ def _shown_hit(hit: Hit) -> str:
 
 async def _show(client: Client, args: argparse.Namespace) -> int:
     session = await _whole(client, args.session_id)
-    if args.json:
-        print(msgspec.json.encode(session).decode())
-        return Code.OK
-    print(_harmless(export.markdown(session)), end="")
+    text = output.as_json(session) + "\n" if args.json else _harmless(export.markdown(session))
+    print(text, end="")
     return Code.OK
 
 
 async def _rename(client: Client, args: argparse.Namespace) -> int:
-    meant = await resuming.named(client, args.session_id)
+    meant = await latest.named(client, args.session_id)
     now = await client.for_owner(meant.owner).rename(meant.session_id, " ".join(args.title))
     if args.json:
-        print(msgspec.json.encode(now).decode())
+        print(output.all_fields(now))
     elif now.title:
-        print(f"{now.session_id} is called: {_harmless(now.title)}")
+        print(f"{now.session_id} has the title: {_harmless(now.title)}")
     else:
-        print(f"{now.session_id} has no title any more")
+        print(f"{now.session_id} has no title now")
     return Code.OK
 
 
 async def _fork(client: Client, args: argparse.Namespace) -> int:
-    meant = await resuming.named(client, args.session_id)
+    meant = await latest.named(client, args.session_id)
     made = await client.for_owner(meant.owner).fork(meant.session_id, args.title)
     if args.json:
-        print(msgspec.json.encode(made).decode())
+        print(output.all_fields(made))
     else:
-        print(f"{made.session_id} begins where {meant.session_id} is")
-        Plain().note(f"to go on with it: holdfast --resume {made.session_id}")
+        print(f"{made.session_id} is a fork of {meant.session_id}")
+        output.note(f"to continue it: holdfast --resume {made.session_id}")
     return Code.OK
 
 
@@ -147,60 +143,56 @@ async def _export(client: Client, args: argparse.Namespace) -> int:
     if args.output in (None, "-"):
         sys.stdout.write(_harmless(text) if sys.stdout.isatty() else text)
     else:
-        saving.save(Path(args.output), text, force=args.force, hint="; --force writes over it")
-        Plain().note(f"{session.session_id} is in {args.output}")
+        saving.save(Path(args.output), text, force=args.force, hint="; pass --force to replace it")
+        output.note(f"{session.session_id} is in {args.output}")
     return Code.OK
 
 
 async def _mark(client: Client, args: argparse.Namespace) -> int:
     try:
-        meant = await resuming.named(client, args.session_id)
+        meant = await latest.named(client, args.session_id)
         if meant.owner:
-            raise Exit(Code.USAGE, f"only your own are marked; this is of {meant.owner}")
+            line = f"only your own sessions have marks; this one belongs to {meant.owner}"
+            raise Exit(Code.USAGE, line)
         session_id = meant.session_id
     except NotFound:
-        session_id = args.session_id  # one that no list shows can be marked, too
+        session_id = args.session_id  # a session that is not listed can have a mark
     await client.mark(session_id, args.what)
-    print(f"{session_id} {'has its mark' if args.what == 'mark' else 'has no mark any more'}")
+    print(f"{session_id} {'is marked' if args.what == 'mark' else 'is not marked now'}")
     return Code.OK
 
 
 async def _release(client: Client, args: argparse.Namespace) -> int:
     if not await client.is_served():
-        raise Exit(Code.TRY_AGAIN, "nobody serves the home, so nothing is held")
+        raise Exit(Code.TRY_AGAIN, "no gateway runs, so no run is on hold")
     released = await client.release()
-    print(f"{released} runs go on" if released else "No run was held.")
+    print(f"{released} runs continue" if released else NONE_HELD)
     return Code.OK
 
 
 async def _whole(client: Client, named: str) -> export.Exported:
-    info = await resuming.named(client, named)
+    info = await latest.named(client, named)
     said = await client.for_owner(info.owner).transcript(info.session_id)
     return export.exported(info, said)
 
 
 def _harmless(text: str) -> str:
-    """What was said must not steer the terminal."""
-    return Output().text("", text)
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _ROOM else f"{line[: _ROOM - 1]}…"
+    """Remove control sequences from text that other people wrote."""
+    return OutputCleaner().text("", text)
 
 
 def _time(at: float, seconds: str = "") -> str:
-    form = f"%Y-%m-%d %H:%M{':' if seconds else ''}{seconds}"
-    return f"{datetime.fromtimestamp(at, UTC).astimezone():{form}}"
+    return f"{output.local(at):{f'%Y-%m-%d %H:%M{seconds}'}}"
 
 
-_DOES: dict[str, Callable[[Client, argparse.Namespace], Coroutine[Any, Any, int]]] = {
+_DOES: dict[str, connected.Action] = {
     "list": _list,
     "search": _search,
     "show": _show,
     "rename": _rename,
     "fork": _fork,
     "export": _export,
+    "import": imports.bring_in,
     "mark": _mark,
     "unmark": _mark,
     "release": _release,

@@ -14,9 +14,9 @@ import aiohttp
 import anyio
 import msgspec
 
-from holdfast import vendors
-from holdfast.config import DEFAULT_OPENAI_MODEL, Config
-from holdfast.config import OpenAI as Settings
+from holdfast.config import vendors
+from holdfast.config.settings import DEFAULT_OPENAI_MODEL, Config
+from holdfast.config.settings import OpenAISettings as Settings
 from holdfast.core.types import Value
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _LIMIT = 4 << 20
 _LOST = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
-class Found(Value):
+class FoundServer(Value):
     """A server that may have a model for us."""
 
     name: str
@@ -65,10 +65,10 @@ class _Tags(msgspec.Struct, frozen=True):
     models: list[_Tag] | None
 
 
-def configured(config: Config, found: Sequence[vendors.Vendor]) -> list[Found]:
+def configured(config: Config, found: Sequence[vendors.Vendor]) -> list[FoundServer]:
     """Those that the settings, or a vendor's key in the environment, name."""
     base_url, of_key = config.origins["openai.base_url"], config.origins["openai.api_key"]
-    places: list[Found] = []
+    places: list[FoundServer] = []
     if base_url != "default":
         why = f"set by {base_url.removeprefix('environment ')}"
         places.append(place(config.openai.base_url, why, _set_model(config)))
@@ -93,7 +93,7 @@ def _set_model(config: Config) -> str:
     return config.model_name if is_set else ""
 
 
-def place(base_url: str, why: str, model: str = "") -> Found:
+def place(base_url: str, why: str, model: str = "") -> FoundServer:
     """The server at that address, by the name that people know."""
     vendor, parts = vendors.at(base_url), urlsplit(base_url)
     if _address(base_url) == _address(OPENAI_URL):
@@ -102,12 +102,12 @@ def place(base_url: str, why: str, model: str = "") -> Found:
         name = vendor.name
     else:
         name = OLLAMA if parts.port == 11434 else parts.netloc
-    return Found(name, base_url, why, model=model)
+    return FoundServer(name, base_url, why, model=model)
 
 
-def distinct(places: Sequence[Found]) -> list[Found]:
+def distinct(places: Sequence[FoundServer]) -> list[FoundServer]:
     """Each server once, as it was named first, with what is known of it by either name."""
-    known: dict[str, Found] = {}
+    known: dict[str, FoundServer] = {}
     for one in places:
         first = known.setdefault(_address(one.base_url), one)
         if first.models != one.models and not first.models:
@@ -121,7 +121,9 @@ def _address(base_url: str) -> str:
     return base_url.strip().rstrip("/").replace("://localhost", "://127.0.0.1")
 
 
-async def look(ports: Sequence[int] = tuple(PORTS), within_s: float = WITHIN_S) -> list[Found]:
+async def look(
+    ports: Sequence[int] = tuple(PORTS), within_s: float = WITHIN_S
+) -> list[FoundServer]:
     """The servers on this machine, in the order of the ports."""
     models: dict[int, list[_Entry]] = {}
     tags: dict[int, list[_Tag]] = {}
@@ -145,7 +147,7 @@ async def look(ports: Sequence[int] = tuple(PORTS), within_s: float = WITHIN_S) 
     return [_local(port, models.get(port, []), tags.get(port)) for port in ports if port in models]
 
 
-def _local(port: int, models: Sequence[_Entry], tags: Sequence[_Tag] | None) -> Found:
+def _local(port: int, models: Sequence[_Entry], tags: Sequence[_Tag] | None) -> FoundServer:
     said = {_OWNERS[m.owned_by] for m in models if m.owned_by in _OWNERS}
     if said:  # llama.cpp knows Ollama's list as well
         name = said.pop()
@@ -153,7 +155,7 @@ def _local(port: int, models: Sequence[_Entry], tags: Sequence[_Tag] | None) -> 
         name = PORTS.get(port, "a server") if tags is None else OLLAMA
     ids = [m.id for m in models] or [t.name for t in tags or ()]
     url = f"http://127.0.0.1:{port}/v1"
-    return Found(name, url, "on this machine", _talking(ids), keyless=True)
+    return FoundServer(name, url, "on this machine", _talking(ids), keyless=True)
 
 
 def _talking(ids: Sequence[str]) -> tuple[str, ...]:

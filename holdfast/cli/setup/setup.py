@@ -15,32 +15,34 @@ from collections.abc import Sequence
 import anyio
 from msgspec.structs import asdict
 
-from holdfast import config as configuration
-from holdfast.cli import config_file, finding, gateway_service, trial
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.finding import Found
-from holdfast.cli.question import visible
-from holdfast.config import Config
+from holdfast.cli.service import service
+from holdfast.cli.setup import config_file, discover, try_model
+from holdfast.cli.setup.discover import FoundServer
+from holdfast.config import process as configuration
+from holdfast.config import program
+from holdfast.config.settings import Config
+from holdfast.config.vendors import VENDORS
+from holdfast.core.text.escape import reveal
 from holdfast.core.types import Value
-from holdfast.vendors import VENDORS
 
 SHOWN = 20  # of a server's models; the others can be named
-_NEXT = ("holdfast            a conversation, here", "holdfast doctor     whether all is well")
+_NEXT = ("{it}            a conversation, here", "{it} doctor     whether all is well")
 _OLLAMA = (
     "Ollama's /v1 breaks tool calls when it streams: a model there may say what it would do and "
     "not do it. Choosing and pulling models for Ollama is not done here yet."
 )
 _OFFLINE = """\
 No model was found: no key in the environment, and no server on this machine (ports {ports}).
-It works without one: `offline` obeys plain commands, like: holdfast run "list the files here"
+It works without one: `offline` obeys plain commands, like: {it} run "list the files here"
 
-Next, one of these, and then again: holdfast setup
+Next, one of these, and then again: {it} setup
   export OPENAI_API_KEY=…                         or {variables}
   start Ollama, LM Studio, llama.cpp or vLLM      on another port: --ports N
-  holdfast setup --base-url URL --model NAME      a server elsewhere"""
+  {it} setup --base-url URL --model NAME      a server elsewhere"""
 
 
-class Wish(Value):
+class SetupOptions(Value):
     """What the flags say."""
 
     model: str
@@ -62,7 +64,7 @@ class Saved(Value):
 
 def main(args: argparse.Namespace) -> int:
     """Find, choose, try, save."""
-    wish = Wish(
+    wish = SetupOptions(
         model=args.model or "",
         base_url=args.base_url or "",
         unasked=bool(args.yes or args.json),
@@ -83,13 +85,14 @@ def main(args: argparse.Namespace) -> int:
         _tell(saved)
     else:
         ports = ", ".join(str(port) for port in wish.ports) or "none"
-        print(_OFFLINE.format(ports=ports, variables=", ".join(v.variable for v in VENDORS)))
+        variables = ", ".join(v.variable for v in VENDORS)
+        print(_OFFLINE.format(ports=ports, variables=variables, it=program.typed()))
     return Code.OK
 
 
 def _ports(said: str | None) -> tuple[int, ...]:
     if said is None:
-        return tuple(finding.PORTS)
+        return tuple(discover.PORTS)
     words = [word.strip() for word in said.split(",") if word.strip()]
     for word in words:
         if not word.isascii() or not word.isdigit() or not 0 < int(word) < 65536:
@@ -97,40 +100,42 @@ def _ports(said: str | None) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _find(wish: Wish, config: Config) -> list[Found]:
+def _find(wish: SetupOptions, config: Config) -> list[FoundServer]:
     if wish.base_url:
-        return [finding.place(wish.base_url, "named by --base-url")]
-    here = anyio.run(finding.look, wish.ports)
-    return finding.distinct([*finding.configured(config, configuration.vendors_found()), *here])
+        return [discover.place(wish.base_url, "named by --base-url")]
+    here = anyio.run(discover.look, wish.ports)
+    return discover.distinct([*discover.configured(config, configuration.vendors_found()), *here])
 
 
-def _set_up(wish: Wish, config: Config, found: Sequence[Found]) -> Saved | None:
+def _set_up(wish: SetupOptions, config: Config, found: Sequence[FoundServer]) -> Saved | None:
     """What was saved; nothing where there is nothing to try."""
     if wish.model == "offline":
         return _save(wish, configuration.peek({"model": "offline"}), None, 0.0)
     if not found and not wish.model:
         return None
-    server = _choose(wish, found) if found else finding.place(finding.OPENAI_URL, "it is OpenAI's")
+    server = (
+        _choose(wish, found) if found else discover.place(discover.OPENAI_URL, "it is OpenAI's")
+    )
     at = {} if server.base_url == config.openai.base_url else {"openai.base_url": server.base_url}
     name = _model(wish, server, configuration.peek(at))
     chosen = configuration.peek({"model": f"openai/{name}", **at})
     if wish.save_key and chosen.openai.api_key is None:
-        raise Exit(Code.USAGE, f"there is no key to save: set OPENAI_API_KEY; {trial.KEPT}")
+        raise Exit(Code.USAGE, f"there is no key to save: set OPENAI_API_KEY; {try_model.KEPT}")
     _changed(wish, chosen)  # what cannot be saved need not be tried
     key = chosen.origins["openai.api_key"]
     using = f", with the key from {key}" if key != "default" else ""
     _say(f"Trying {chosen.model} at {chosen.openai.base_url}{using} …")
-    return _save(wish, chosen, server, trial.call(chosen, _say))
+    return _save(wish, chosen, server, try_model.call(chosen, _say))
 
 
-def _choose(wish: Wish, found: Sequence[Found]) -> Found:
+def _choose(wish: SetupOptions, found: Sequence[FoundServer]) -> FoundServer:
     if wish.model and len(found) > 1:
         having = [one for one in found if _bare(wish.model, one.models) in one.models]
         found = having if len(having) == 1 else found
     width = max(len(one.name) for one in found)
     _say("Found:")
     for number, one in enumerate(found, 1):
-        models = ", ".join(visible(name) for name in one.models[:3])
+        models = ", ".join(reveal(name) for name in one.models[:3])
         more = f" and {len(one.models) - 3} more" if len(one.models) > 3 else ""
         has = f": {models}{more}" if models else ""
         _say(f"  {number}  {one.name:{width}}  {one.base_url}  ({one.why}{has})")
@@ -139,7 +144,9 @@ def _choose(wish: Wish, found: Sequence[Found]) -> Found:
             _confirm()
         return found[0]
     if wish.unasked:
-        raise Exit(Code.USAGE, f"several were found: say which with --base-url URL; {trial.KEPT}")
+        raise Exit(
+            Code.USAGE, f"several were found: say which with --base-url URL; {try_model.KEPT}"
+        )
     return found[_number("Which one?", len(found), "--base-url URL") - 1]
 
 
@@ -150,27 +157,27 @@ def _somebody() -> bool:
 def _confirm() -> None:
     answer = _ask("Try it, and use it from now on? [Y/n] ", "--yes")
     if answer.lower() not in ("", "y", "yes"):
-        raise Exit(Code.FAILED, trial.KEPT)
+        raise Exit(Code.FAILED, try_model.KEPT)
 
 
-def _model(wish: Wish, server: Found, at: Config) -> str:
+def _model(wish: SetupOptions, server: FoundServer, at: Config) -> str:
     """The name of the model, as its server knows it."""
     if wish.model:
-        doubtful = wish.model.startswith("openai/") and server.base_url != finding.OPENAI_URL
+        doubtful = wish.model.startswith("openai/") and server.base_url != discover.OPENAI_URL
         models = server.models
         if doubtful and not models:
-            models = anyio.run(finding.list_models, at, _say)
+            models = anyio.run(discover.list_models, at, _say)
         return _bare(wish.model, models)
     if server.model:
         return server.model
-    models = server.models or anyio.run(finding.list_models, at, _say)
+    models = server.models or anyio.run(discover.list_models, at, _say)
     if len(models) == 1:
         return models[0]
     if wish.unasked:
         has = f"it has {', '.join(models[:SHOWN])}" if models else "it does not say which it has"
-        raise Exit(Code.USAGE, f"say which model with --model NAME: {has}; {trial.KEPT}")
+        raise Exit(Code.USAGE, f"say which model with --model NAME: {has}; {try_model.KEPT}")
     if server.is_ollama and not models:
-        raise Exit(Code.FAILED, f"it has no model yet: ollama pull NAME; {trial.KEPT}")
+        raise Exit(Code.FAILED, f"it has no model yet: ollama pull NAME; {try_model.KEPT}")
     return _name_one(models)
 
 
@@ -181,7 +188,7 @@ def _bare(said: str, models: Sequence[str]) -> str:
 
 def _name_one(models: Sequence[str]) -> str:
     for number, name in enumerate(models[:SHOWN], 1):
-        _say(f"  {number:2}  {visible(name)}")
+        _say(f"  {number:2}  {reveal(name)}")
     if len(models) > SHOWN:
         _say(f"      and {len(models) - SHOWN} more")
     prompt = f"Which model? (1-{len(models[:SHOWN])}, or a name) " if models else "Which model? "
@@ -206,13 +213,13 @@ def _ask(prompt: str, flag: str) -> str:
     line = sys.stdin.readline() if sys.stdin is not None else ""
     if not line:
         _say("")
-        raise Exit(Code.USAGE, f"nobody has answered; say it with {flag}; {trial.KEPT}")
+        raise Exit(Code.USAGE, f"nobody has answered; say it with {flag}; {try_model.KEPT}")
     return line.strip()
 
 
-def _changed(wish: Wish, chosen: Config) -> str:
+def _changed(wish: SetupOptions, chosen: Config) -> str:
     """The file as it will be."""
-    default = finding.OPENAI_URL
+    default = discover.OPENAI_URL
     now = configuration.peek({})
     values = {"model": chosen.model}
     of_file = now.origins["openai.base_url"] == str(now.file)
@@ -223,13 +230,13 @@ def _changed(wish: Wish, chosen: Config) -> str:
     return config_file.changed(now.file, config_file.read(now.file), values)
 
 
-def _save(wish: Wish, chosen: Config, server: Found | None, took_s: float) -> Saved:
+def _save(wish: SetupOptions, chosen: Config, server: FoundServer | None, took_s: float) -> Saved:
     text = _changed(wish, chosen)
     try:
         config_file.write(chosen.file, text, 0o600 if wish.save_key else None)
     except OSError as error:
         why = f"cannot write {chosen.file}: {error.strerror}"
-        raise Exit(Code.OUTPUT, f"{why}; {trial.KEPT}") from None
+        raise Exit(Code.OUTPUT, f"{why}; {try_model.KEPT}") from None
     return Saved(
         model=chosen.model,
         base_url=chosen.openai.base_url if server is not None else "",
@@ -239,7 +246,7 @@ def _save(wish: Wish, chosen: Config, server: Found | None, took_s: float) -> Sa
     )
 
 
-def _notes(wish: Wish, chosen: Config, server: Found | None) -> list[str]:
+def _notes(wish: SetupOptions, chosen: Config, server: FoundServer | None) -> list[str]:
     """What is to be known about what was saved."""
     now, notes = configuration.peek({}), []
     for what, ours, theirs in (
@@ -263,12 +270,12 @@ def _notes(wish: Wish, chosen: Config, server: Found | None) -> list[str]:
         )
     if server is not None and server.is_ollama:
         notes.append(_OLLAMA)
-    if anyio.run(gateway_service.look, now) is not None:
+    if anyio.run(service.look, now) is not None:
         notes.append("The gateway that runs has it after: holdfast gateway restart")
     return notes
 
 
-def _print_json(found: Sequence[Found], saved: Saved | None, error: str) -> None:
+def _print_json(found: Sequence[FoundServer], saved: Saved | None, error: str) -> None:
     report = {
         "found": [asdict(one) for one in found],
         "saved": asdict(saved) if saved is not None else None,
@@ -284,7 +291,7 @@ def _tell(saved: Saved) -> None:
         print(f"! {note}")
     print("\nNext:")
     for line in _NEXT:
-        print(f"  {line}")
+        print(f"  {line.format(it=program.typed())}")
 
 
 def _say(line: str) -> None:

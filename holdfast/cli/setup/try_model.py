@@ -11,10 +11,10 @@ from contextlib import aclosing
 
 import anyio
 
-from holdfast.app import build_model
+from holdfast.app.models import build_model
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.screen import ERASE, is_clever
-from holdfast.config import Config
+from holdfast.cli.output import ERASE, is_clever
+from holdfast.config.settings import Config
 from holdfast.core.messages import User
 from holdfast.errors import HoldfastError, Misconfigured, Transient
 from holdfast.models.model import Request, ToolSpec

@@ -1,53 +1,54 @@
-"""What one can do at the terminal. Keys become these, and the talk carries them out, in order."""
+"""The actions at the terminal. Keys create them; the conversation carries them out, in order."""
 
 from secrets import token_hex
 
 import anyio
 
-from holdfast.cli.wire import Approval, Question
+from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.cli.client.frames import AskedQuestion
 from holdfast.core.inbox import Mode
 from holdfast.core.types import Value
 
 
-class Say:
-    """Words, as they stand in the input line; labels stand for what was pasted.
+class SendMessage:
+    """Send a message as typed; labels in it stand for pasted text and images.
 
-    `arrived` is set once it is known what has become of them: a run, or nothing. Where that is
-    not known, since the answer was lost, they are said again under the same `key`.
+    `arrived` is set once the message has become a run or was refused. If the response was lost,
+    it is sent again under the same `key`.
     """
 
     def __init__(self, text: str, mode: Mode) -> None:
         self.text = text
         self.mode = mode
         self.key = token_hex(16)
-        self.run_id = ""  # of the run that reads them
+        self.run_id = ""  # of the run that reads it
         self.arrived = anyio.Event()
 
 
-class Reply(Value):
-    """What was typed to the question that was on the screen."""
+class AnswerQuestion(Value):
+    """The answer to the question that was on the screen."""
 
-    asked: Approval | Question
+    asked: ApprovalObject | AskedQuestion
     text: str
 
 
 class Halt(Value):
-    """Stop the run that was on the screen when the key was pressed; none: that of these words."""
+    """Stop the run that was on the screen when the key was pressed, or the run of `sent`."""
 
     run_id: str
-    sent: Say | None = None
+    sent: SendMessage | None = None
 
 
 class TakeBack(Value):
-    """Bring back the words that wait last, to be edited."""
+    """Bring the last waiting message back into the input line."""
 
 
 class Unfold(Value):
-    """Show all of what is only shown in short."""
+    """Show the complete output or question."""
 
 
-class Leave(Value):
-    """Go, and come back another day."""
+class Quit(Value):
+    """Leave."""
 
 
-Action = Say | Reply | Halt | TakeBack | Unfold | Leave
+Action = SendMessage | AnswerQuestion | Halt | TakeBack | Unfold | Quit

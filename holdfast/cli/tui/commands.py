@@ -10,19 +10,19 @@ from typing import Protocol
 
 import anyio.to_thread
 
-from holdfast.cli import export, saving
-from holdfast.cli.client import Client
+from holdfast.cli import saving
+from holdfast.cli.client.client import Client
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.tui import keys
-from holdfast.cli.tui.actions import Say, Unfold
-from holdfast.cli.tui.completion import InputCompleter
+from holdfast.cli.sessions import export
+from holdfast.cli.tui.actions import SendMessage, Unfold
+from holdfast.cli.tui.input.completion import InputCompleter
 from holdfast.cli.tui.style import cut
 from holdfast.cli.tui.ui import Ui
 from holdfast.commands import parse
 from holdfast.core.inbox import Mode
 
 
-class Talk(Protocol):
+class TakesActions(Protocol):
     """The conversation, as far as commands need it."""
 
     client: Client
@@ -36,7 +36,20 @@ class Talk(Protocol):
     async def look_at_session(self) -> None: ...
 
 
-Order = Callable[[Talk, str], Awaitable[None]]
+_KEYS = """\
+  Enter           send; Alt-Enter or Ctrl-J begins a new line
+  Esc             stops the run, now
+  Ctrl-C          stops the run, else drops what is typed; twice within 2 s leaves
+  Ctrl-D          leaves, where nothing is typed
+  Shift-Tab       what words do while it works: interrupt, wait, or be passed on
+  ↑               edits the words that wait, else goes through what you said before
+  Tab             completes /commands, @files and paths
+  Ctrl-R          looks through what you said before
+  Ctrl-O          all of what the last tool said, or of what is asked
+  Ctrl-L          clears the screen
+  Ctrl-Z          back to the shell; fg comes back"""
+
+Order = Callable[[TakesActions, str], Awaitable[None]]
 
 
 async def learn(client: Client, ui: Ui) -> None:
@@ -54,7 +67,7 @@ def move(ui: Ui, workspace: Path) -> None:
         ui.buffer.completer.workspace = workspace
 
 
-async def obey(talk: Talk, said: Say) -> bool:
+async def obey(talk: TakesActions, said: SendMessage) -> bool:
     """Do what a command asks for; False: these are words for the agent."""
     text = said.text
     call = parse.read(text.strip())
@@ -65,9 +78,7 @@ async def obey(talk: Talk, said: Say) -> bool:
         return True
     ui = talk.ui
     words = ui.pastes.expand(text).strip()
-    done = await talk.client.command(
-        talk.session_id, words, ui.mode.value, talk.workspace, said.key
-    )
+    done = await talk.client.command(talk.session_id, words, ui.mode, talk.workspace, said.key)
     ui.print([*ui.view.words(text), *ui.view.answer(done.output)])
     if done.refused:
         ui.give_back(text)
@@ -78,30 +89,28 @@ async def obey(talk: Talk, said: Say) -> bool:
     if done.undone:
         ui.give_back(done.undone)
     if done.session_id != talk.session_id:
-        await talk.enter(done.session_id, done.owner)
+        await talk.enter(done.session_id, done.session_owner)
     elif done.run_id:
         talk.begun()
     return True
 
 
-async def _leave(talk: Talk, rest: str) -> None:
+async def _leave(talk: TakesActions, rest: str) -> None:
     talk.ui.depart()
 
 
-async def _unfold(talk: Talk, rest: str) -> None:
+async def _unfold(talk: TakesActions, rest: str) -> None:
     talk.ui.do(Unfold())
 
 
-async def _help(talk: Talk, rest: str) -> None:
+async def _help(talk: TakesActions, rest: str) -> None:
     ui = talk.ui
     told = {one.name: (one.arguments, one.help) for one in await talk.client.commands()}
     told |= {name: (arguments, about) for name, (arguments, about, _) in OWN.items()}
     named = rest.removeprefix("/").lower()
     if named and named not in told:
         return ui.print([parse.unknown(named, list(told))])
-    ui.print(
-        ["", *([] if named else ["Whatever you type goes to the agent.", *keys.HELP.split("\n")])]
-    )
+    ui.print(["", *([] if named else ["Whatever you type goes to the agent.", *_KEYS.split("\n")])])
     wide = max(len(f"/{name} {arguments}") for name, (arguments, _) in told.items())
     for name in [named] if named else sorted(told):
         arguments, about = told[name]
@@ -110,7 +119,7 @@ async def _help(talk: Talk, rest: str) -> None:
     return ui.print([""])
 
 
-async def _rename(talk: Talk, rest: str) -> None:
+async def _rename(talk: TakesActions, rest: str) -> None:
     _check(talk)
     if not rest:
         raise Exit(Code.USAGE, "/rename takes the title: /rename the tax papers")
@@ -118,7 +127,7 @@ async def _rename(talk: Talk, rest: str) -> None:
     talk.ui.print([talk.ui.style.dim(f"… this session is called {rest} now")])
 
 
-async def _fork(talk: Talk, rest: str) -> None:
+async def _fork(talk: TakesActions, rest: str) -> None:
     _check(talk)
     made = await talk.client.fork(talk.session_id, rest)
     before = talk.session_id
@@ -126,7 +135,7 @@ async def _fork(talk: Talk, rest: str) -> None:
     talk.ui.print([talk.ui.style.dim(f"… a copy to go on in; the first one: /resume, or {before}")])
 
 
-async def _export(talk: Talk, rest: str) -> None:
+async def _export(talk: TakesActions, rest: str) -> None:
     _check(talk)
     path = Path(rest or f"{talk.session_id}.md")
     if path.suffix not in (".md", ".json"):
@@ -140,7 +149,7 @@ async def _export(talk: Talk, rest: str) -> None:
     talk.ui.print([talk.ui.style.dim(f"… written to {path}")])
 
 
-def _check(talk: Talk) -> None:
+def _check(talk: TakesActions) -> None:
     if not talk.known:
         raise Exit(Code.USAGE, "nothing has been said in this session yet")
 

@@ -14,7 +14,7 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import set_app
 from prompt_toolkit.output import Output
 
-from holdfast import config as configuration
+from holdfast.config import process as configuration
 
 # Where the terminal knows how, nothing is shown between these two.
 _HOLD, _SHOW = "\x1b[?2026h", "\x1b[?2026l"

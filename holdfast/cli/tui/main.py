@@ -2,7 +2,7 @@
 
 The prompt comes first: what is heavy (the client, and the engine it may have to embed) is loaded
 in a thread while one can type already. On a terminal that cannot move its cursor, and for
-programs (--json), the conversation is line by line (cli/chat.py).
+programs (--json), the conversation is line by line (cli/line/chat.py).
 """
 
 import argparse
@@ -10,21 +10,21 @@ import importlib
 import os
 import sys
 
-from holdfast import config as configuration
-from holdfast import observe
-from holdfast.cli import workspace
+from holdfast.cli.run import options
+from holdfast.config import process as configuration
+from holdfast.host import observe
 
 
 def main(args: argparse.Namespace) -> int:
     """Talk, in the way that the terminal can bear."""
     if sys.stdin is None or not sys.stdin.isatty():
-        return _hand_on("holdfast.cli.run", args)
+        return _hand_on("holdfast.cli.run.run", args)
     if args.json or not configuration.can_draw() or not sys.stdout.isatty():
-        return _hand_on("holdfast.cli.chat", args)
+        return _hand_on("holdfast.cli.line.chat", args)
     config = configuration.from_process({"model": args.model} if args.model else {})
     observe.setup("warning", config.home / observe.CLI_LOG)
-    where = workspace.choose(config, args.workspace, confirmed=bool(args.yes))
-    code = importlib.import_module("holdfast.cli.tui.start").main(config, str(where), args)
+    wish = options.read(args, config)
+    code = importlib.import_module("holdfast.cli.tui.start").main(config, wish, args.resume)
     sys.stdout.flush()
     os._exit(code)  # no thread that hangs can hold us (HALT-06)
 

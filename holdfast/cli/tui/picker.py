@@ -1,6 +1,6 @@
-"""Which session to go on with: a list one can search, newest first.
+"""`holdfast --resume`: the named session, or one that is chosen from a list, newest first.
 
-Typing looks for the words in titles, first words and directories. Nothing is chosen until Enter
+Typed words are looked up in titles, first messages and directories. Nothing is chosen until Enter
 is pressed; Esc and Ctrl-C leave without a choice.
 """
 
@@ -15,27 +15,34 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from prompt_toolkit.output import Output
 
-from holdfast.cli import question
-from holdfast.cli.tui.style import Style, cut
-from holdfast.cli.wire_sessions import SessionInfo
+from holdfast.api.schema.sessions import SessionObject
+from holdfast.cli.client import latest
+from holdfast.cli.client.client import connect
+from holdfast.cli.exits import Code, Exit
+from holdfast.cli.tui.style import Style, cut, wall_clock
 from holdfast.commands.phrases import ago
+from holdfast.config import process as configuration
+from holdfast.config.settings import Config
+from holdfast.core.text.escape import reveal
+
+SHOWN = 500
 
 
 class Picker:
     """The list, what is typed, and where the mark stands."""
 
-    def __init__(self, sessions: Sequence[SessionInfo], style: Style, now: float) -> None:
+    def __init__(self, sessions: Sequence[SessionObject], style: Style, now: float) -> None:
         self._sessions = sessions
         self._style = style
         self._now = now
         self._typed = ""
         self._at = 0
 
-    def found(self) -> list[SessionInfo]:
+    def found(self) -> list[SessionObject]:
         """The sessions that hold every word that is typed."""
         wanted = self._typed.lower().split()
 
-        def text(one: SessionInfo) -> str:
+        def text(one: SessionObject) -> str:
             words = one.title, one.preview, one.workspace, one.session_id, one.owner
             return " ".join(words).lower()
 
@@ -53,7 +60,7 @@ class Picker:
         """Another one."""
         self._at = max(0, min(self._at + by, len(self.found()) - 1))
 
-    def chosen(self) -> SessionInfo | None:
+    def chosen(self) -> SessionObject | None:
         """The one with the mark."""
         found = self.found()
         return found[self._at] if found else None
@@ -70,8 +77,8 @@ class Picker:
             when = ago(one.updated_at, self._now)
             busy = " · at work" if one.unfinished else ""
             where = one.owner.replace(":", " · ") or one.workspace
-            told = style.dim(f"  {when}{busy} · {question.visible(where)}")
-            name = f"{mark} {question.visible(one.name)}"
+            told = style.dim(f"  {when}{busy} · {reveal(where)}")
+            name = f"{mark} {reveal(one.name)}"
             named = style.bold(name) if number == self._at else name
             lines.append(cut(f"{named}{told}", columns))
         if not found:
@@ -86,7 +93,7 @@ class Picker:
 
 async def pick(
     picker: Picker, typed: Input | None = None, output: Output | None = None
-) -> SessionInfo | None:
+) -> SessionObject | None:
     """The session that somebody chooses; None: none of them."""
     keys = KeyBindings()
 
@@ -94,7 +101,7 @@ async def pick(
         size = app.output.get_size()
         return ANSI("\n".join(picker.lines(size.columns, min(size.rows, 20))))
 
-    app: Application[SessionInfo | None] = Application(
+    app: Application[SessionObject | None] = Application(
         layout=Layout(Window(FormattedTextControl(text), dont_extend_height=True)),
         key_bindings=keys,
         erase_when_done=True,
@@ -109,27 +116,26 @@ async def pick(
         if event.data.isprintable():
             picker.type(event.data)
 
-    @keys.add("backspace")
-    def _(event: KeyPressEvent) -> None:
-        picker.rub_out()
-
-    @keys.add("up")
-    def _(event: KeyPressEvent) -> None:
-        picker.move(-1)
-
-    @keys.add("down")
-    def _(event: KeyPressEvent) -> None:
-        picker.move(1)
-
     @keys.add("enter")
     def _(event: KeyPressEvent) -> None:
         if (chosen := picker.chosen()) is not None:
             app.exit(result=chosen)
 
-    @keys.add("escape")
-    @keys.add("c-c")
-    @keys.add("c-d")
-    def _(event: KeyPressEvent) -> None:
-        app.exit(result=None)
-
+    keys.add("backspace")(lambda event: picker.rub_out())
+    keys.add("up")(lambda event: picker.move(-1))
+    keys.add("down")(lambda event: picker.move(1))
+    for leave in ("escape", "c-c", "c-d"):
+        keys.add(leave)(lambda event: app.exit(result=None))
     return await app.run_async(handle_sigint=False, set_exception_handler=False)
+
+
+async def choose(config: Config, given: str) -> SessionObject | None:
+    """Return the session to continue; None: none was chosen."""
+    async with connect(config, lambda text: None, linger_s=0.0) as client:
+        if given:
+            return await latest.named(client, given)
+        sessions = await client.list_sessions(SHOWN)
+    if not sessions:
+        raise Exit(Code.USAGE, "there is no session yet; begin one with: holdfast")
+    style = Style(colour=not configuration.wants_no_colour())
+    return await pick(Picker(sessions, style, wall_clock()))

@@ -1,6 +1,5 @@
 """The prompt first, then the rest: one can type while the engine is still being loaded."""
 
-import argparse
 import importlib
 import math
 import os
@@ -13,43 +12,37 @@ import anyio
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from holdfast import config as configuration
 from holdfast.cli.exits import Code
-from holdfast.cli.tui.actions import Action, Leave, Say
-from holdfast.cli.tui.completion import InputCompleter
-from holdfast.cli.tui.history import FILE, InputHistory
-from holdfast.cli.tui.pasting import Pastes
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.tui.actions import Action, Quit, SendMessage
+from holdfast.cli.tui.input.completion import InputCompleter
+from holdfast.cli.tui.input.history import FILE, InputHistory
+from holdfast.cli.tui.input.paste import Pastes
 from holdfast.cli.tui.style import Style
 from holdfast.cli.tui.ui import Ui
-from holdfast.cli.tui.wish import Wish
-from holdfast.config import Config, known_secrets
+from holdfast.config import process as configuration
+from holdfast.config.home import known_secrets
+from holdfast.config.settings import Config
 from holdfast.core.redaction import Redactor
 
 
-def main(config: Config, where: str, args: argparse.Namespace) -> int:
+def main(config: Config, wish: RunOptions, resume: str | None) -> int:
     """Talk; returns the exit code."""
-    wish = Wish(
-        workspace=where,
-        insists=args.workspace is not None,
-        session_id=args.session or "",
-        goes_on=bool(args.goes_on) and not args.session,
-        instructions=args.instructions or "",
-        model=args.model or "",
-        expected=config.asked_model,
-    )
-    return anyio.run(_resume if args.resume is not None else _talk, config, wish, args.resume)
+    return anyio.run(_start, config, wish, resume)
 
 
-async def _resume(config: Config, wish: Wish, given: str) -> int:
-    """Find the session to go on with, or have it chosen; then talk."""
-    choosing = importlib.import_module("holdfast.cli.tui.choosing")
-    chosen = await choosing.choose(config, given)
+async def _start(config: Config, wish: RunOptions, given: str | None) -> int:
+    """Find the session to continue, or have it chosen; then talk."""
+    if given is None:
+        return await _talk(config, wish)
+    picker = importlib.import_module("holdfast.cli.tui.picker")
+    chosen = await picker.choose(config, given)
     if chosen is None:
         return Code.OK
     return await _talk(config, wish.within(chosen.session_id, chosen.owner))
 
 
-async def _talk(config: Config, wish: Wish, _: object = None) -> int:
+async def _talk(config: Config, wish: RunOptions) -> int:
     send, receive = anyio.create_memory_object_stream[Action](math.inf)
     style = Style(not configuration.wants_no_colour())
     pastes = Pastes(lambda why: ui.hint(why))
@@ -61,7 +54,7 @@ async def _talk(config: Config, wish: Wish, _: object = None) -> int:
         tasks.start_soon(_hear_signals, ui)
         async with anyio.create_task_group() as both:
             for line in _typed_ahead():
-                ui.say(Say(line, ui.mode))
+                ui.say(SendMessage(line, ui.mode))
             both.start_soon(_serve, config, wish, ui, receive)
             both.start_soon(ui.run)
         tasks.cancel_scope.cancel()
@@ -70,7 +63,7 @@ async def _talk(config: Config, wish: Wish, _: object = None) -> int:
 
 async def _serve(
     config: Config,
-    wish: Wish,
+    wish: RunOptions,
     ui: Ui,
     actions: MemoryObjectReceiveStream[Action],
 ) -> None:
@@ -96,4 +89,4 @@ async def _hear_signals(ui: Ui) -> None:
             if heard is signal.SIGINT:
                 ui.interrupt()
             else:
-                ui.do(Leave())
+                ui.do(Quit())

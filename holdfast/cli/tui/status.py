@@ -1,16 +1,21 @@
-"""The status line: which model, how long, what it has cost, what is left, how well confined."""
+"""The status line: the model, elapsed time, cost, context left, and the sandbox."""
 
 from collections.abc import Callable
 
 from holdfast.cli.tui.style import amount, columns, seconds, wall_clock
 from holdfast.cli.tui.ui import Ui
-from holdfast.config import Config
+from holdfast.config.settings import Config
 
-_CONFINED = {"L0": "not confined", "L1": "confined a little", "L2": "confined", "L3": "container"}
+_SANDBOX = {
+    "L0": "no sandbox (L0)",
+    "L1": "weak sandbox (L1)",
+    "L2": "sandbox (L2)",
+    "L3": "container (L3)",
+}
 
 
 def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
-    """What the status line says, whenever it is asked."""
+    """Return a function that draws the status line."""
     prices = config.openai
 
     def say() -> str:
@@ -28,7 +33,7 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
             left = max(0.0, 1 - view.context_tokens / prices.context_tokens)
             parts.append((5, f"{left:.0%} context left"))
         if view.sandbox:
-            parts.append((7, f"{view.sandbox} {_CONFINED.get(view.sandbox, '')}".strip()))
+            parts.append((7, _SANDBOX.get(view.sandbox, view.sandbox)))
         parts.append((2, f"⇥ {ui.mode}"))
         if view.busy:
             stopping = view.run_id and view.stopping == view.run_id

@@ -6,17 +6,12 @@ Where there is no colour, nothing is lost: every line says in words or by its si
 import re
 import time
 
-from wcwidth import wcwidth
-
-from holdfast.cli.live import fold
+from holdfast.core.text.width import char_columns, fold
+from holdfast.core.text.width import columns as text_columns
 from holdfast.core.types import Value
 
 _RESET = "\x1b[0m"
 _SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
-# Whatever is shown came from somewhere; only our own colours may steer the terminal.
-_STEERING = re.compile(
-    r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-)
 
 
 class Style(Value):
@@ -71,12 +66,7 @@ def amount(tokens: int) -> str:
 
 def columns(line: str) -> int:
     """How wide a painted line is."""
-    return sum(max(wcwidth(c), 0) for c in _SEQUENCE.sub("", line))
-
-
-def harmless(line: str) -> str:
-    """The same line, unable to do anything but be read: the last gate before the screen."""
-    return _STEERING.sub("�", line)
+    return text_columns(_SEQUENCE.sub("", line))
 
 
 def cut(line: str, width: int) -> str:
@@ -88,7 +78,7 @@ def cut(line: str, width: int) -> str:
         if (sequence := _SEQUENCE.match(line, at)) is not None:
             shown, at = shown + sequence[0], sequence.end()
             continue
-        room -= max(wcwidth(line[at]), 0)
+        room -= char_columns(line[at - 1 : at] or " ", line[at])
         if room < 0:
             break
         shown, at = shown + line[at], at + 1
@@ -112,6 +102,12 @@ def wrapped(line: str, width: int) -> list[str]:
         *full, row = fold(word.lstrip() or word, max(width, 1), 0)[0]
         rows += full
     return [*rows, row]
+
+
+def hanging(line: str, width: int) -> list[str]:
+    """Return the rows of a line; those after the first are indented."""
+    first, *more = fold(line, width, 0)[0]
+    return [first, *(f"    {row}" for row in fold("".join(more), width - 4, 0)[0] if more)]
 
 
 def wall_clock() -> float:

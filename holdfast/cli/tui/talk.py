@@ -20,35 +20,41 @@ from secrets import token_hex
 import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
+from msgspec.structs import replace
 
 from holdfast import __version__
-from holdfast.app import arm_exit
-from holdfast.cli import attachments, question, resuming, run
-from holdfast.cli.client import Client, connect
+from holdfast.app.ending import arm_exit
+from holdfast.cli.client import latest
+from holdfast.cli.client.client import Client, connect
+from holdfast.cli.client.frames import Frame
+from holdfast.cli.client.input import input_of
+from holdfast.cli.client.refusals import NotFound, TooLateExit, WorkspaceFixed
 from holdfast.cli.exits import Code, Exit, sole
-from holdfast.cli.tui import orders, past, status
-from holdfast.cli.tui.actions import Action, Halt, Leave, Reply, Say, TakeBack, Unfold
-from holdfast.cli.tui.asking import Asking
+from holdfast.cli.run import attachments, notes, run
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.run.questions import hear_children
+from holdfast.cli.tui import commands, status, transcript
+from holdfast.cli.tui.actions import (
+    Action,
+    AnswerQuestion,
+    Halt,
+    Quit,
+    SendMessage,
+    TakeBack,
+    Unfold,
+)
+from holdfast.cli.tui.questions import ScreenQuestions
 from holdfast.cli.tui.style import cut
 from holdfast.cli.tui.ui import Ui
-from holdfast.cli.tui.view import View, Waiting
-from holdfast.cli.tui.wish import Wish
-from holdfast.cli.wire import (
-    Frame,
-    NotFound,
-    Question,
-    Submission,
-    TooLate,
-    WorkspaceFixed,
-    spoken,
-)
-from holdfast.config import Config
+from holdfast.cli.tui.view import View, WaitingMessage
+from holdfast.config.settings import Config
+from holdfast.core.text.escape import reveal
 
 LEAVE_S = 4.0  # for the way down; then the process is gone, whatever hangs (HALT-05)
 
 
 async def serve(
-    config: Config, wish: Wish, ui: Ui, actions: MemoryObjectReceiveStream[Action]
+    config: Config, wish: RunOptions, ui: Ui, actions: MemoryObjectReceiveStream[Action]
 ) -> None:
     """Carry out `actions` until one of them is to leave."""
 
@@ -59,13 +65,13 @@ async def serve(
         connect(config, tell, linger_s=0.0) as client,
         anyio.create_task_group() as tasks,
     ):
-        talk = Talk(config, client, wish, ui, tasks)
+        talk = TerminalConversation(config, client, wish, ui, tasks)
         with anyio.CancelScope() as until_left:
             async with anyio.create_task_group() as working:
                 working.start_soon(talk.begin)
                 working.start_soon(_take, talk, actions, until_left)
                 working.start_soon(talk.speak)
-        arm_exit(LEAVE_S, Code.OK)  # from here on nothing can hold us
+        arm_exit(LEAVE_S, lambda: Code.OK)  # from here on nothing can hold us
         await ui.leave()
         for line in talk.farewell():
             print(line, flush=True)
@@ -73,20 +79,22 @@ async def serve(
 
 
 async def _take(
-    talk: "Talk", actions: MemoryObjectReceiveStream[Action], until_left: anyio.CancelScope
+    talk: "TerminalConversation",
+    actions: MemoryObjectReceiveStream[Action],
+    until_left: anyio.CancelScope,
 ) -> None:
     async for action in actions:
-        if isinstance(action, Leave):
+        if isinstance(action, Quit):
             until_left.cancel()
         else:
             talk.take(action)
 
 
-class Talk:
+class TerminalConversation:
     """One conversation at a terminal."""
 
     def __init__(
-        self, config: Config, client: Client, wish: Wish, ui: Ui, tasks: TaskGroup
+        self, config: Config, client: Client, wish: RunOptions, ui: Ui, tasks: TaskGroup
     ) -> None:
         self.client = client.for_owner(wish.owner)
         self.ui = ui
@@ -97,8 +105,10 @@ class Talk:
         self.known = bool(wish.session_id)  # to the other end
         self._listening = anyio.CancelScope()
         self._children = tasks  # who hears what the session's children ask
-        self._said, self._heard = anyio.create_memory_object_stream[Say | Reply](math.inf)
-        self._asking = Asking(client, ui, tasks)
+        self._said, self._heard = anyio.create_memory_object_stream[SendMessage | AnswerQuestion](
+            math.inf
+        )
+        self._asking = ScreenQuestions(client, ui, tasks)
         self._runs: set[str] = set()  # whose events are to be shown; others are told of already
         self._ready = anyio.Event()  # which session it is, is known
         self.workspace = wish.workspace
@@ -126,18 +136,29 @@ class Talk:
         finally:
             self._ready.set()
         async with self._telling():
-            await orders.learn(self.client, self.ui)
+            await commands.learn(self.client, self.ui)
 
     async def _find_session(self) -> None:
         if self._wish.goes_on:
-            found = await resuming.latest(self.client, self._wish.workspace)
+            found = await latest.latest(self.client, self._wish.workspace)
             self._wish = self._wish.within(found.session_id)
             self.session_id, self.known = found.session_id, True
+        elif self.known and not self.client.owner:
+            await self._check_own()
         if self.known:
             await self._enter(self.session_id)
 
+    async def _check_own(self) -> None:
+        """Begin a session of a new name where the one that was named is someone else's."""
+        try:
+            await latest.check_own(self.client, self.session_id)
+        except Exit:
+            self.session_id, self.known = f"ses_{token_hex(16)}", False
+            self._wish = self._wish.within("")
+            raise
+
     def _greeting(self, model: str) -> list[str]:
-        style, where = self.ui.style, question.visible(self._wish.workspace)
+        style, where = self.ui.style, reveal(self._wish.workspace)
         told = f"{style.bold('Holdfast')} {__version__} · {model}"
         lines = [
             f"{told} · {where}" if where else told,
@@ -145,10 +166,10 @@ class Talk:
         ]
         lines = [cut(line, self.ui.size.columns) for line in lines]
         if model.partition("/")[0] == "offline":
-            lines.append("no model is configured: only plain commands work; see: holdfast setup")
+            lines.append(notes.no_model())
         expected = self._wish.expected
         if expected and model != expected:
-            lines.append(f"not {expected}: whoever owns the home serves {model}")
+            lines.append(notes.other_model(expected, model))
         return [*lines, ""]
 
     async def _look_at_health(self) -> None:
@@ -164,14 +185,14 @@ class Talk:
         self.ui.status = status.line(self._config, self.ui, found.model)
         if found.workspace:
             self.workspace = found.workspace
-            orders.move(self.ui, Path(found.workspace))
+            commands.move(self.ui, Path(found.workspace))
 
     def _holding(self) -> str:
         """What would end with us, in words; nothing where somebody else serves the home."""
         if not (self.client.is_owner and self.view.processes):
             return ""
         names = ", ".join(self.view.processes)
-        return f"background processes end with us ({names}): holdfast gateway run keeps such alive"
+        return f"leaving ends background processes ({names}); a gateway keeps them: holdfast gateway run"
 
     async def enter(self, session_id: str, owner: str = "", *, again: bool = True) -> None:
         """Go on in another session, and show what was said there if it is to be shown `again`.
@@ -184,7 +205,7 @@ class Talk:
         self.ui.begin_afresh()
         self.session_id, self.known = session_id, True
         self.workspace = self._wish.workspace  # of a new one
-        orders.move(self.ui, Path(self.workspace))
+        commands.move(self.ui, Path(self.workspace))
         await self._enter(session_id, again=again)
 
     async def _enter(self, session_id: str, *, again: bool = True) -> None:
@@ -200,7 +221,7 @@ class Talk:
         runs = await self.client.runs(session_id)
         self._runs = set(known.unfinished)
         if again:
-            self.ui.print(past.shown(self.view, known.messages, runs))
+            self.ui.print(transcript.shown(self.view, known.data, runs))
         await self.look_at_session()
         self._listen(known.after)
 
@@ -231,29 +252,17 @@ class Talk:
             return
         if self._asking.hear(event):
             return
-        if event.event == "subagent.started":
-            self._children.start_soon(self._hear_child, event.child_run_id)
+        hear_children(self.client, event, self._asking.hear, self._children)
         self.ui.print(self.view.hear(event))
         self._bring_back(self.view.take_unread())
         self.ui.app.invalidate()
-
-    async def _hear_child(self, child: str) -> None:
-        """What a child asks is for whoever its root works for."""
-        try:
-            async with aclosing(self.client.follow(child)) as frames:
-                async for frame in frames:
-                    self._asking.hear(frame.event)
-                    if frame.event.event == "subagent.started":
-                        self._children.start_soon(self._hear_child, frame.event.child_run_id)
-        except Exit:
-            return  # it is gone, or nobody serves: its parent tells of that
 
     # What is done
 
     def take(self, action: Action) -> None:
         """Begin what a key asks for. Only words wait for words."""
         match action:
-            case Say() | Reply():
+            case SendMessage() | AnswerQuestion():
                 self._said.send_nowait(action)
             case Halt():
                 self._tasks.start_soon(self._halt, action)
@@ -268,16 +277,16 @@ class Talk:
         """Carry what is said to the other end, in order."""
         await self._ready.wait()
         async for action in self._heard:
-            if isinstance(action, Say):
+            if isinstance(action, SendMessage):
                 await self._say(action)
             else:
                 async with self._telling(partial(self._give_back, action)):
                     await self._asking.reply(action)
 
-    async def _say(self, said: Say) -> None:
+    async def _say(self, said: SendMessage) -> None:
         try:
             async with self._telling(partial(self._give_back, said)):
-                if not await orders.obey(self, said):
+                if not await commands.obey(self, said):
                     await self._submit(said)
         finally:
             said.arrived.set()
@@ -285,31 +294,27 @@ class Talk:
                 self.ui.sending.remove(said)
             self.ui.app.invalidate()
 
-    def _give_back(self, said: Say | Reply, why: Exit) -> None:
+    def _give_back(self, said: SendMessage | AnswerQuestion, why: Exit) -> None:
         lost = why.code is Code.TRY_AGAIN  # the answer, perhaps, and not the words
-        self.ui.give_back(said.text, said if lost and isinstance(said, Say) else None)
+        self.ui.give_back(said.text, said if lost and isinstance(said, SendMessage) else None)
 
-    async def _submit(self, said: Say) -> None:
+    async def _submit(self, said: SendMessage) -> None:
         """Hand in words. They are ours no longer when this returns."""
         words, attached = self.ui.pastes.take(said.text, Path(self.workspace))
         attachments.check(attached, words, self._config.limits.body_mb << 20)
-        submission = Submission(
-            input=spoken(words, [one.image for one in attached]),
-            workspace="" if self.known and not self._wish.insists else self._wish.workspace,
-            session_id=self.session_id,
-            instructions=self._wish.instructions,
-            model=self._wish.model,
-            mode=said.mode.value,
-        )
+        wish = replace(self._wish, session_id=self.session_id)
+        if self.known and not wish.insists:
+            wish = replace(wish, workspace="")
+        given = input_of(words, [one.image for one in attached])
         try:
-            said.run_id = await self.client.submit(submission, said.key)
+            said.run_id = await self.client.submit(wish.request(given, said.mode), said.key)
         except WorkspaceFixed:
             if self._wish.insists:
                 raise
-            self._wish = self._wish.elsewhere()
+            self._wish = replace(self._wish, workspace="")
             return await self._submit(said)
         if said.run_id not in self._runs:  # until it is heard of, it waits: Esc finds it
-            waiting = Waiting(said.run_id, (words,), len(attached))
+            waiting = WaitingMessage(said.run_id, (words,), len(attached))
             self.view.waiting.setdefault(said.run_id, waiting)
         return self.begun()
 
@@ -339,7 +344,7 @@ class Talk:
         async with self._telling():
             try:
                 self._bring_back(await self.client.take_back(last.run_id))
-            except (TooLate, NotFound):
+            except (TooLateExit, NotFound):
                 self.ui.hint("it has begun: Esc stops it")
 
     def _bring_back(self, unread: Sequence[str]) -> None:
@@ -349,18 +354,15 @@ class Talk:
             self.ui.hint("what was not read is in the input line again")
 
     def _unfold(self) -> None:
-        match self.ui.asked:
-            case None:
-                self._tasks.start_soon(self._unfold_call)
-            case Question() as asked:
-                self.ui.print(["", *question.asks(asked).split("\n")])
-            case asked:
-                self.ui.print(["", *question.body(asked).split("\n")])
+        if self.ui.asked is None:
+            self._tasks.start_soon(self._unfold_call)
+        else:
+            self.ui.unfold()
 
     async def _unfold_call(self) -> None:
         async with self._telling():
             said = await self.client.transcript(self.session_id) if self.known else ()
-            self.ui.print(past.unfolded(self.view, said))
+            self.ui.print(transcript.unfolded(self.view, said))
 
     @asynccontextmanager
     async def _telling(
@@ -384,7 +386,7 @@ class Talk:
             goes_on = "is kept, and goes on with" if self.client.is_owner else "goes on; to see it"
             how = f"--resume {self.session_id}" if self.client.owner else "--continue"
             lines.append(f"what is at work {goes_on}: holdfast {how}")
-        lines += [f"not sent: {question.visible(said.text)}" for said in ui.sending]
+        lines += [f"not sent: {reveal(said.text)}" for said in ui.sending]
         if self.known:
             lines.append(f"to come back: holdfast --resume {self.session_id}")
         return lines

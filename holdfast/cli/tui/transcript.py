@@ -3,16 +3,17 @@
 import json
 from collections.abc import Sequence
 
-from holdfast.cli import question
+from holdfast.api.schema.runs import RunObject
+from holdfast.api.schema.sessions import MessageObject, ToolCallObject
+from holdfast.cli.run import approval
 from holdfast.cli.tui.view import View
-from holdfast.cli.wire import RunStatus
-from holdfast.cli.wire_sessions import Said
+from holdfast.core.text.escape import reveal
 
 SHOWN = 400  # messages; a terminal's scrollback is not endless either
 _ENDED = {"failed": "the last run failed", "cancelled": "the last run was stopped"}
 
 
-def shown(view: View, messages: Sequence[Said], runs: Sequence[RunStatus]) -> list[str]:
+def shown(view: View, messages: Sequence[MessageObject], runs: Sequence[RunObject]) -> list[str]:
     """Lines for what was said, and for how the last run ended if it did not end well."""
     lines: list[str] = []
     if len(messages) > SHOWN:
@@ -21,27 +22,43 @@ def shown(view: View, messages: Sequence[Said], runs: Sequence[RunStatus]) -> li
     results = {m.tool_call_id: m.text for m in messages if m.tool_call_id}
     for message in messages[-SHOWN:]:
         match message.role:
+            case "user" if told := approval.notice(message.text):
+                lines.append(view.note(f"● {told}"))
             case "user":
                 lines += view.words(message.text, message.images)
             case "assistant":
                 lines += view.answer(message.text)
-                lines += [
-                    view.called(
-                        c.function.name, _arguments(c.function.arguments), results.get(c.id, "")
-                    )
-                    for c in message.tool_calls
-                ]
+                lines += [_called(view, c, results.get(c.id, "")) for c in message.calls]
             case _:
                 pass  # results are in their calls' lines, instructions are not for people
     if runs and runs[0].status in _ENDED:
-        why = f": {question.visible(runs[0].error)}" if runs[0].error else ""
+        why = f": {reveal(runs[0].failure)}" if runs[0].failure else ""
         lines += ["", view.note(f"… {_ENDED[runs[0].status]}{why}")]
     return lines
 
 
-def unfolded(view: View, messages: Sequence[Said]) -> list[str]:
+def _called(view: View, call: ToolCallObject, result: str) -> str:
+    failed, outcome = _outcome(result)
+    arguments = _arguments(call.function.arguments)
+    return view.called(call.function.name, arguments, outcome, failed=failed)
+
+
+def _outcome(result: str) -> tuple[bool | None, str]:
+    """Whether a call failed, None if its result does not tell; and how it ended, in short."""
+    given = _object(result)
+    if given is None:
+        return None, next((line for line in result.splitlines() if line.strip()), "")
+    if error := given.get("error"):
+        return True, str(error)
+    if (number := given.get("signal")) is not None:
+        return True, f"killed by signal {number}"
+    code = given.get("exit_code")
+    return bool(code), f"exit code {code}" if code else ""
+
+
+def unfolded(view: View, messages: Sequence[MessageObject]) -> list[str]:
     """All of the latest call: what it was given, and what came of it."""
-    calls = [call for message in messages for call in message.tool_calls]
+    calls = [call for message in messages for call in message.calls]
     if view.calling or not calls:
         return view.details()
     last = calls[-1]
@@ -60,7 +77,10 @@ def _fields(raw: str) -> str:
 def _arguments(raw: str) -> str:
     """The arguments of a call in one line."""
     given = _object(raw)
-    return raw if given is None else " ".join(map(_plain, given.values()))
+    if given is None:
+        return raw
+    texts = [value for value in given.values() if isinstance(value, str)]
+    return " ".join(map(_plain, texts or given.values()))
 
 
 def _plain(value: object) -> str:

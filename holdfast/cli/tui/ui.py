@@ -12,44 +12,43 @@ import anyio
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer
-from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.filters import Condition, FilterOrBool, is_searching
 from prompt_toolkit.history import History
 from prompt_toolkit.input import Input
-from prompt_toolkit.layout import (
-    BufferControl,
-    ConditionalContainer,
-    Dimension,
-    FormattedTextControl,
-    HSplit,
-    Layout,
-    Window,
+from prompt_toolkit.key_binding import KeyBindings
+from prompt_toolkit.key_binding.key_processor import KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import Layout
+from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.cli.client.frames import AskedQuestion
+from holdfast.cli.run import approval
+from holdfast.cli.tui.actions import (
+    Action,
+    AnswerQuestion,
+    Halt,
+    Quit,
+    SendMessage,
+    TakeBack,
+    Unfold,
 )
-from prompt_toolkit.layout.processors import TabsProcessor
-from prompt_toolkit.output import ColorDepth, Output
-from prompt_toolkit.widgets import SearchToolbar
-
-from holdfast.cli import question
-from holdfast.cli.tui import keys
-from holdfast.cli.tui.actions import Action, Halt, Leave, Reply, Say
 from holdfast.cli.tui.drawing import Drawing
-from holdfast.cli.tui.pasting import Pastes
-from holdfast.cli.tui.style import Style, cut, cut_before, harmless, wall_clock
+from holdfast.cli.tui.input.paste import Pastes
+from holdfast.cli.tui.layout import Panels
+from holdfast.cli.tui.style import Style, wall_clock
 from holdfast.cli.tui.view import View
-from holdfast.cli.wire import Approval, Question
 from holdfast.core.inbox import Mode
+from holdfast.core.text.escape import steerless
 
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TICK_S = 0.1
 AGAIN_S = 2.0  # for the second Ctrl-C
 UNSEEN_S = 0.6  # a question that has only just appeared was not read by whoever types
-INPUT_ROWS = 12
-MENU_ROWS = 8
 
 
-class Ui:
+class Ui(Panels):
     """The application. `actions` gets what is done at the keyboard."""
 
     def __init__(
@@ -67,21 +66,22 @@ class Ui:
         self.style = style
         self.mode = mode
         self.pastes = pastes
-        self.sending: list[Say] = []  # words that nobody has accepted yet
-        self.status: Callable[[], str] = lambda: "starting …"
+        self.sending = []
+        self.status = lambda: "starting …"
         self.holding: Callable[[], str] = lambda: ""  # what would end with us, in words
         self._do = do
-        self._asked: Approval | Question | None = None
+        self.asked = None
         self._asked_at = 0.0
+        self._unfolded = False  # all of what is asked was shown
         self._draft = ""  # what was being typed when a question came
-        self._hint = ""
+        self.hinted = ""
         self._halted_at = -AGAIN_S
         self._unprinted: list[str] = []
         self._gone = anyio.Event()
         self._at_gap = True  # the last line above is empty, or there is none
-        self._tick = 0
+        self.tick = 0
         self._before = ""  # what stood in the input line before the key
-        self._unsure: Say | None = None  # words that came back and may have been accepted
+        self._unsure: SendMessage | None = None  # words that came back and may have been accepted
         self.buffer = Buffer(
             multiline=True,
             completer=completer,
@@ -96,13 +96,13 @@ class Ui:
 
     def _application(self, typed: Input | None, output: Output | None) -> Application[None]:
         app: Application[None] = Application(
-            layout=Layout(self._layout(), focused_element=self.buffer),
-            key_bindings=keys.bindings(self),
+            layout=Layout(self._build(), focused_element=self.buffer),
+            key_bindings=self._keys(),
             color_depth=ColorDepth.DEPTH_4_BIT if self.style.colour else ColorDepth.DEPTH_1_BIT,
             include_default_pygments_style=False,
             erase_when_done=True,
             input=typed,
-            output=output,
+            output=output or _terminal(),
         )
         app.before_render += lambda _: self._print_now()
         app.key_processor.before_key_press += self._before_key
@@ -111,13 +111,56 @@ class Ui:
         app.timeoutlen = 0.02  # Esc is Esc, and not Alt: what a terminal sends for that is one
         return app
 
+    def _keys(self) -> KeyBindings:
+        """Bind the keys, beside those of any line editor. `/help` lists them (tui/commands.py)."""
+        found, buffer = KeyBindings(), self.buffer
+
+        def bind(
+            do: Callable[[KeyPressEvent], None], *keys: str, when: FilterOrBool = True
+        ) -> None:
+            found.add(*keys, filter=when)(do)
+
+        bind(lambda _: self._enter(), "enter", when=~is_searching)
+        bind(lambda _: buffer.insert_text("\n"), "escape", "enter")
+        bind(lambda _: buffer.insert_text("\n"), "c-j")
+        bind(lambda _: self._escape(), "escape", when=~is_searching)
+        bind(lambda _: self.interrupt(), "c-c", when=~is_searching)
+        bind(lambda _: self.interrupt(), "<sigint>")
+        bind(lambda _: self.depart(), "c-d", when=Condition(lambda: not buffer.text))
+        no_menu = Condition(lambda: buffer.complete_state is None)
+        bind(lambda _: self.switch_mode(), "s-tab", when=no_menu)
+        waits = Condition(lambda: not (buffer.text or self.asked) and bool(self.view.waiting))
+        bind(lambda _: self.do(TakeBack()), "up", when=waits)
+        bind(lambda _: self._complete(), "tab", when=~is_searching)
+        bind(lambda _: self.do(Unfold()), "c-o")
+        bind(lambda _: self.app.renderer.clear(), "c-l")
+        bind(lambda _: self.app.suspend_to_background(), "c-z")
+        bind(self._paste, Keys.BracketedPaste)
+        return found
+
+    def _enter(self) -> None:
+        state, self.buffer.complete_state = self.buffer.complete_state, None
+        if state is None or state.current_completion is None or len(state.completions) == 1:
+            self.accept()  # else the completion that was chosen stands
+
+    def _escape(self) -> None:
+        if self.buffer.complete_state is not None:
+            self.buffer.cancel_completion()
+        else:
+            self.halt()
+
+    def _complete(self) -> None:
+        if self.buffer.complete_state is not None:
+            self.buffer.complete_next()
+        else:
+            self.buffer.start_completion(insert_common_part=True)
+
+    def _paste(self, event: KeyPressEvent) -> None:
+        self.buffer.insert_text(self.pastes.paste(event.data, self.buffer.text), fire_event=False)
+
     def begin_afresh(self) -> None:
         """Another session."""
         self.view = View(self.style, lambda: self.size.columns, wall_clock)
-
-    @property
-    def size(self) -> Size:
-        return self.app.output.get_size()
 
     # What is done
 
@@ -125,21 +168,21 @@ class Ui:
         """Enter: the words go, or answer what is asked."""
         # Bytes that are no text come as lone surrogates, which no fact may hold.
         text = self.buffer.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        if self._asked is not None:
+        if self.asked is not None:
             if anyio.current_time() - self._asked_at < UNSEEN_S:
                 return self.hint("read it first: what you type now would answer it")
             self.buffer.reset()
-            return self._do(Reply(self._asked, text))
+            return self._do(AnswerQuestion(self.asked, text))
         if not text.strip():
             return None
-        said, before, self._unsure = Say(text, self.mode), self._unsure, None
+        said, before, self._unsure = SendMessage(text, self.mode), self._unsure, None
         if before is not None and (before.text, before.mode) == (text, self.mode):
             said.key = before.key
         self.buffer.reset(append_to_history=True)
-        self._hint = ""
+        self.hinted = ""
         return self.say(said)
 
-    def say(self, said: Say) -> None:
+    def say(self, said: SendMessage) -> None:
         """Send words on their way."""
         self._halted_at = -AGAIN_S  # whoever goes on talking does not leave
         self.view.ended_at = 0.0
@@ -162,7 +205,7 @@ class Ui:
     def depart(self) -> None:
         """Ctrl-D: leave. Where something would end with us, only at the second time."""
         if self._again() or not (what := self.holding()):
-            self._do(Leave())
+            self._do(Quit())
         else:
             self.hint(f"{what}; again within {AGAIN_S:g} s leaves all the same")
 
@@ -174,7 +217,7 @@ class Ui:
     def interrupt(self) -> None:
         """Ctrl-C: stop, else drop the words, else leave; a second one leaves in any case."""
         if self._again():
-            self._do(Leave())
+            self._do(Quit())
         elif self.view.busy or self.sending:
             self.halt()
             self.hint("Ctrl-C again leaves")
@@ -195,13 +238,13 @@ class Ui:
         self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
         self.hint(f"words typed while it works: {_MEANS[self.mode]}")
 
-    def give_back(self, text: str, unsure: Say | None = None) -> None:
+    def give_back(self, text: str, unsure: SendMessage | None = None) -> None:
         """Words that come back into the input line, before what is typed there.
 
         `unsure`: they may have been accepted. As long as nobody edits them, they are the same.
         """
         text, self._unsure = self.pastes.fold(text), unsure
-        if self._asked is not None:  # there it would be an answer
+        if self.asked is not None:  # there it would be an answer
             self._draft = f"{text}\n{self._draft}" if self._draft.strip() else text
             return
         before = self.buffer.text
@@ -223,43 +266,60 @@ class Ui:
     def print(self, lines: Sequence[str]) -> None:
         """Lines for good, above."""
         if lines:
-            self._unprinted += map(harmless, lines)
+            self._unprinted += map(steerless, lines)
             self.app.invalidate()
 
     def hint(self, text: str) -> None:
         """A word in the status line, until the next key."""
-        self._hint = text
+        self.hinted = text
         self.app.invalidate()
 
     def _typed(self, _: object) -> None:
-        self._hint = ""  # it has been read
+        self.hinted = ""  # it has been read
         if self._unsure is not None and self._unsure.text != self.buffer.text:
             self._unsure = None
         if self.buffer.text:
             self._halted_at = -AGAIN_S  # whoever goes on typing does not leave
 
     @property
-    def asked(self) -> Approval | Question | None:
-        """What waits for an answer here."""
-        return self._asked
+    def is_whole(self) -> bool:
+        """Whether all of what would run can be seen, or was shown: a yes is for all of it."""
+        if self._unfolded or not isinstance(self.asked, ApprovalObject):
+            return True
+        return len(self._rows_of(approval.would_run(self.asked))) < self._room()
 
-    def ask(self, asked: Approval | Question | None) -> None:
+    def unfold(self) -> None:
+        """Show all of what is asked, above."""
+        match self.asked:
+            case None:
+                return
+            case AskedQuestion() as asked:
+                text = approval.asks(asked)
+            case asked:
+                text = approval.body(asked)
+        self._unfolded = True
+        self.print(["", *text.split("\n")])
+
+    def ask(self, asked: ApprovalObject | AskedQuestion | None) -> None:
         """Put a question, or take it back. What was being typed waits, and answers nothing."""
-        if asked == self._asked:
+        if asked == self.asked:
             return
         typed = self.buffer.text
-        if self._asked is not None:
+        if self.asked is not None:
             typed = "\n".join(filter(str.strip, (self._late(), self._draft)))
         self.buffer.text, self._draft = ("", typed) if asked is not None else (typed, "")
         self.buffer.cursor_position = len(self.buffer.text)
-        self._asked, self._asked_at, self._hint = asked, anyio.current_time(), ""
+        self.asked, self._asked_at, self.hinted = asked, anyio.current_time(), ""
+        self._unfolded = False
         self.app.invalidate()
 
     def _late(self) -> str:
         """What was typed to a question that has closed: it answers no other (HALT-09)."""
         words = self.buffer.text
-        asked = self._asked
-        if isinstance(asked, Approval) and words.strip().lower() in question.words(asked.choices):
+        asked = self.asked
+        if isinstance(asked, ApprovalObject) and words.strip().lower() in approval.words(
+            asked.choices
+        ):
             return ""  # it could be nothing else
         return words
 
@@ -270,7 +330,7 @@ class Ui:
             try:
                 await self.app.run_async(handle_sigint=False, set_exception_handler=False)
             except EOFError:  # the terminal is gone
-                self._do(Leave())
+                self._do(Quit())
             finally:
                 self._gone.set()
             tasks.cancel_scope.cancel()
@@ -302,112 +362,8 @@ class Ui:
         while True:
             await anyio.sleep(TICK_S)
             if self.view.busy or self.sending:
-                self._tick += 1
+                self.tick += 1
                 self.app.invalidate()
-
-    # How it is laid out
-
-    def _layout(self) -> HSplit:
-        def rows(lines: Callable[[], list[str]]) -> ConditionalContainer:
-            drawn: tuple[int, list[str]] = (-1, [])  # once a frame, however often it is asked for
-
-            def now() -> list[str]:
-                nonlocal drawn
-                if drawn[0] != self.app.render_counter:
-                    drawn = self.app.render_counter, [harmless(line) for line in lines()]
-                return drawn[1]
-
-            control = FormattedTextControl(lambda: ANSI("\n".join(now())))
-            window = Window(control, wrap_lines=True, dont_extend_height=True)
-            return ConditionalContainer(window, Condition(lambda: bool(now())))
-
-        search = SearchToolbar()
-        words = Window(
-            BufferControl(
-                self.buffer,
-                input_processors=[TabsProcessor(char1=" ", char2=" ")],
-                search_buffer_control=search.control,
-                preview_search=True,
-            ),
-            height=lambda: Dimension(min=1, max=min(INPUT_ROWS, max(self.size.rows // 3, 1))),
-            get_line_prefix=lambda number, wrap: ANSI(self._prefix(number, wrap)),
-            wrap_lines=True,
-            dont_extend_height=True,
-        )
-        return HSplit(
-            [
-                rows(self._live),
-                rows(self._waiting),
-                rows(self._question),
-                rows(lambda: [self.style.dim("─" * self.size.columns)]),
-                words,
-                search,
-                rows(self._menu),
-                rows(lambda: [self._status()]),
-            ]
-        )
-
-    def _live(self) -> list[str]:
-        room = max(self.size.rows - 8, 3)
-        spinner = SPINNER[self._tick % len(SPINNER)]
-        return self.view.live(spinner, asks=self._asked is not None)[-room:]
-
-    def _waiting(self) -> list[str]:
-        width = self.size.columns
-        shown = [w for waiting in self.view.waiting.values() for w in waiting.words]
-        lines = [cut(f"⋯ waits: {_first(w)}", width) for w in shown]
-        if lines:
-            lines[-1] = cut_before(lines[-1], "  (↑ edits it)", width)
-        lines += [cut(f"⋯ on its way: {_first(said.text)}", width) for said in self.sending]
-        return [self.style.dim(line) for line in lines]
-
-    def _question(self) -> list[str]:
-        asked, width = self._asked, self.size.columns
-        if asked is None:
-            return []
-        if isinstance(asked, Question):
-            head, body = "? it asks you:", question.asks(asked)
-        else:
-            head = f"? it asks for your approval ({question.expires(asked)}):"
-            body = question.body(asked, command_first=True)
-        rows = [r for line in body.split("\n") for r in keys.rows(line, width)]
-        room = max(self.size.rows // 2, min(self.size.rows - 4, 8), 2)
-        if len(rows) > room:
-            rows = [*rows[: room - 1], f"  … {len(rows) - room + 1} more lines: Ctrl-O shows all"]
-        return [*(self.style.ask(row) for row in keys.rows(head, width)), *rows]
-
-    def _prefix(self, number: int, wrap: int) -> str:
-        if number or wrap:
-            return "  "
-        match self._asked:
-            case None:
-                return self.style.mine("› ")
-            case Question() as asked:
-                return self.style.ask(question.line(asked))
-            case asked:
-                return self.style.ask(question.choices(asked))
-
-    def _menu(self) -> list[str]:
-        state = self.buffer.complete_state
-        if state is None or not state.completions:
-            return []
-        at = state.complete_index or 0
-        first = max(0, min(at - MENU_ROWS + 1, len(state.completions) - MENU_ROWS))
-        shown = state.completions[first : first + MENU_ROWS]
-        wide = min(max(len(one.display_text) for one in shown), self.size.columns // 2)
-        lines: list[str] = []
-        for number, one in enumerate(shown, first):
-            mark = "▸" if number == state.complete_index else " "
-            about = self.style.dim(one.display_meta_text)
-            line = f"{mark} {one.display_text}"
-            if about:
-                line = f"{line.ljust(wide + 2)}  {about}"
-            line = cut(line, self.size.columns)
-            lines.append(self.style.bold(line) if number == state.complete_index else line)
-        return lines
-
-    def _status(self) -> str:
-        return self.style.dim(cut(self._hint or self.status(), self.size.columns))
 
 
 _MEANS = {
@@ -417,6 +373,13 @@ _MEANS = {
 }
 
 
-def _first(text: str) -> str:
-    line, *more = text.strip().splitlines() or [""]
-    return question.visible(line) + " …" * bool(more)
+def _terminal() -> Output:
+    """Return the terminal. It is never asked where its cursor is.
+
+    An answer that came after lines were printed above would be wrong by as many rows, and the
+    application would scroll those lines out of sight.
+    """
+    output = create_output()
+    if isinstance(output, Vt100_Output):
+        output.enable_cpr = False
+    return output

@@ -1,8 +1,8 @@
-"""What a session's events look like: lines that stay, and a few below them that still change.
+"""Turn the events of a session into lines: final ones, and a few below them that still change.
 
-A line that is final goes to the terminal's own scrollback and is never taken back. What may
-still change (half a paragraph, a call at work, what waits) is drawn anew in place. Words stand
-where the run that reads them begins, as in the transcript: until then they are shown as waiting.
+A final line goes to the terminal's own scrollback and is never redrawn. What may still change
+(half a paragraph, an active call, waiting messages) is redrawn in place. A message is printed
+where the run that reads it begins, as in the transcript; until then it is shown as waiting.
 """
 
 from collections import deque
@@ -10,25 +10,25 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from holdfast.cli import question
-from holdfast.cli.live import MARK, fold
-from holdfast.cli.markdown import Stream
-from holdfast.cli.output import Output
+from holdfast.api.schema.events import TERMINAL, Event
+from holdfast.cli.run import approval, notes
+from holdfast.cli.run.live import MARK
+from holdfast.cli.text.markdown import MarkdownStream
 from holdfast.cli.tui.style import Style, cut, cut_before, seconds, took, wrapped
-from holdfast.cli.wire import TERMINAL, Event
+from holdfast.core.text.escape import OutputCleaner, reveal, reveal_lines
+from holdfast.core.text.width import fold
 from holdfast.core.types import Value
 
-CALLS = 50  # whose output is kept for whoever wants to see it
+CALLS = 50  # whose output is kept for Ctrl-O
 KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
-WORDS = 12  # lines of somebody's words; all of them are in the transcript
+WORDS = 12  # lines of a message; the transcript has all of them
 SUPERSEDED = "superseded"
-_WOKEN = "woken"
 _OUTCOMES = {"denied": "not allowed", "aborted": "stopped", "unknown": "cut off midway"}
 
 
-class Call(Value):
-    """A tool call, and what it has said."""
+class ShownCall(Value):
+    """A tool call and its output."""
 
     call_id: str
     tool: str
@@ -38,8 +38,8 @@ class Call(Value):
     ended: str = ""  # how, as its line says
 
 
-class Waiting(Value):
-    """Words that no run has begun to read."""
+class WaitingMessage(Value):
+    """A message that no run has begun to read."""
 
     run_id: str
     words: tuple[str, ...]
@@ -50,14 +50,14 @@ class View:
     """One session on a screen."""
 
     def __init__(self, style: Style, width: Callable[[], int], now: Callable[[], float]) -> None:
-        self.waiting: dict[str, Waiting] = {}
+        self.waiting: dict[str, WaitingMessage] = {}
         self.run_id = ""  # of the run at work; empty: none is
         self.stopping = ""  # the run that was told to stop
         self.interrupted = False  # the run that ended last was
         self.ended_at = 0.0  # when it did; 0: something was said since
         self.begun_at = 0.0
         self.sandbox = ""
-        self.calls: deque[Call] = deque(maxlen=CALLS)  # that are over, the latest last
+        self.calls: deque[ShownCall] = deque(maxlen=CALLS)  # that are over, the latest last
         self.unread: list[str] = []  # by a run that was stopped
         self.processes: dict[str, str] = {}  # in the background: their commands
         self.input_tokens = 0
@@ -66,9 +66,9 @@ class View:
         self._style = style
         self._width = width
         self._now = now
-        self._at_work: dict[str, Call] = {}
-        self._output = Output()
-        self._stream: Stream | None = None
+        self._at_work: dict[str, ShownCall] = {}
+        self._output = OutputCleaner()
+        self._stream: MarkdownStream | None = None
         self._turn = 0
         self._said = False  # anything in this run
         self._thought = ""
@@ -77,14 +77,16 @@ class View:
 
     @property
     def busy(self) -> bool:
-        """Whether anything of the session is unfinished."""
+        """Tell whether a run is active or a message waits."""
         return bool(self.run_id or self.waiting)
 
     def hear(self, event: Event) -> list[str]:
-        """Take in an event; the lines that are final with it."""
+        """Take an event; return the lines that are final with it."""
         match event.event:
             case "run.queued":
-                self.waiting[event.run_id] = Waiting(event.run_id, (event.input,), event.images)
+                self.waiting[event.run_id] = WaitingMessage(
+                    event.run_id, (event.input,), event.images
+                )
                 return []
             case "run.steered":
                 return self._steered(event)
@@ -99,7 +101,7 @@ class View:
                 return []
             case "message.void":
                 self._stream = None
-                return [self.note("… that answer was cut off and does not count; asked again")]
+                return [self.note(notes.CONNECTION_LOST)]
             case "model.answered":
                 return self._count(event)
             case "tool.started" | "tool.progress" | "tool.completed":
@@ -117,13 +119,13 @@ class View:
             self.begun_at = event.timestamp
             if event.sandbox and event.sandbox != self.sandbox:
                 self.sandbox = event.sandbox
-        elif event.reason != _WOKEN:
-            lines.append(self.note("… the run goes on after an interruption"))
+        elif event.reason != notes.WOKEN:
+            lines.append(self.note(notes.RESUMED))
         self.begun_at = self.begun_at or event.timestamp
         return lines
 
     def _begin_reading(self, run_id: str) -> list[str]:
-        """The run is at work; what it was given stands above what it says."""
+        """Begin a run: print its messages above its answer."""
         if run_id == self.run_id:
             return []
         lines = self._flush()
@@ -136,8 +138,10 @@ class View:
         return lines
 
     def words(self, text: str, images: int = 0) -> list[str]:
-        """What somebody has said."""
-        shown = question.visible_lines(text.strip().expandtabs(4))
+        """Draw a message of the user; notices of the gateway were shown when they arrived."""
+        if approval.notice(text):
+            return []
+        shown = reveal_lines(text.strip().expandtabs(4))
         if len(shown) > WORDS:
             shown = [*shown[: WORDS - 1], self.note(f"… {len(shown) - WORDS + 1} more lines")]
         if images:
@@ -147,15 +151,19 @@ class View:
         return ["", f"{self._style.mine('›')} {head}", *(f"  {row}" for row in more), ""]
 
     def answer(self, text: str) -> list[str]:
-        """What the agent, or a command, has said, whole."""
-        stream = Stream(max(self._width(), 10), self._style.colour)
+        """Draw a complete answer of the agent or of a command."""
+        stream = MarkdownStream(max(self._width(), 10), self._style.colour)
         return [*stream.feed(text), *stream.close()] if text.strip() else []
 
-    def called(self, tool: str, arguments: str, result: str) -> str:
-        """A call of earlier, and the beginning of what came of it."""
+    def called(self, tool: str, arguments: str, outcome: str, *, failed: bool | None) -> str:
+        """Draw an earlier call; `failed` is None where that is not known."""
+        marks = {True: self._style.bad("✗"), False: self._style.good("✓"), None: "→"}
+        said = f"{marks[failed]} {_line(tool)}  {_line(arguments)}".rstrip()
+        shown = _line(OutputCleaner().text("", outcome).expandtabs(1))
+        if not shown:
+            return self._fit(said)
         room = max(self._width() // 2, 20)
-        said = cut(f"→ {_line(tool)}  {_line(arguments)}", room)
-        return self._fit(self.note(f"{said}  ⇒ {_line(result)}" if result else said))
+        return cut_before(said, self._style.dim(cut(f" · {shown}", room)), self._width())
 
     def _steered(self, event: Event) -> list[str]:
         before = self.waiting.get(event.run_id)
@@ -166,7 +174,7 @@ class View:
         return [*self._flush(), *self.words(event.input, event.images)]
 
     def take_unread(self) -> list[str]:
-        """Words that a run was stopped before it could read: nobody will."""
+        """Return the messages that a stopped run did not read."""
         unread, self.unread = self.unread, []
         return unread
 
@@ -175,13 +183,13 @@ class View:
         if event.turn != self._turn or self._stream is None:
             lines += self._flush()
             self._turn = event.turn
-            self._stream = Stream(max(self._width(), 10), self._style.colour)
+            self._stream = MarkdownStream(max(self._width(), 10), self._style.colour)
         self._thought = ""
         self._said = True
         return lines + self._stream.feed(event.delta)
 
     def _flush(self) -> list[str]:
-        """The model's words so far stand."""
+        """End the answer so far: its text is final."""
         stream, self._stream = self._stream, None
         return [] if stream is None else stream.close()
 
@@ -195,7 +203,7 @@ class View:
     def _call(self, event: Event) -> list[str]:
         known = self._at_work.get(event.call_id)
         if event.event == "tool.started":
-            self._at_work[event.call_id] = Call(
+            self._at_work[event.call_id] = ShownCall(
                 event.call_id, _line(event.tool), _line(event.preview), event.timestamp
             )
             return self._flush()
@@ -207,7 +215,7 @@ class View:
             return []
         self._output.end(event.call_id)
         self._at_work.pop(event.call_id, None)
-        call = known or Call(event.call_id, _line(event.tool), "", event.timestamp)
+        call = known or ShownCall(event.call_id, _line(event.tool), "", event.timestamp)
         call = replace(call, ended=self._ending(event))
         self.calls.append(call)
         return [
@@ -223,7 +231,7 @@ class View:
             how.append(_line(event.summary))
         return " · ".join(how)
 
-    def _call_line(self, call: Call, *, failed: bool) -> str:
+    def _call_line(self, call: ShownCall, *, failed: bool) -> str:
         mark = self._style.bad("✗") if failed else self._style.good("✓")
         said = f"{call.tool}  {call.preview}".rstrip()
         return cut_before(f"{mark} {said}", self._style.dim(f" · {call.ended}"), self._width())
@@ -259,10 +267,10 @@ class View:
         match event.event:
             case "subagent.started":
                 name = _line(event.name or event.preview)
-                return [*self._flush(), self.note(f"⤷ a helper begins: {name}")]
+                return [*self._flush(), self.note(f"⤷ subagent started: {name}")]
             case "subagent.completed":
                 named = f" ({_line(event.name)})" if event.name else ""
-                return [*self._flush(), self.note(f"⤶ helper{named}: {event.status}")]
+                return [*self._flush(), self.note(f"⤶ subagent{named}: {event.status}")]
             case "process.started":
                 if not event.detach:
                     self.processes[event.process_id] = event.command
@@ -275,14 +283,14 @@ class View:
                 head = self.note(f"● background process {event.process_id} wrote:")
                 return [head, *self._rows(event.lines)]
             case "approval.responded":
-                return [self.note(f"… {question.answered(event.choice)}")]
+                return [self.note(f"… {approval.answered(event.choice)}")]
             case "approval.expired":
-                return [self.note("… nobody answered in time: it is not run")]
+                return [self.note(notes.NOT_ANSWERED)]
             case _:
                 return []
 
     def live(self, spinner: str, *, asks: bool = False) -> list[str]:
-        """What is not final, as it stands now; one that `asks` does not think."""
+        """Draw what is not final; while the run `asks`, it is not thinking."""
         lines = self._stream.pending() if self._stream is not None else []
         for call in self._at_work.values():
             since = seconds(max(0.0, self._now() - call.begun_at))
@@ -296,39 +304,39 @@ class View:
         return lines
 
     def details(self) -> list[str]:
-        """Everything the latest call has said, or the one at work."""
+        """Draw all output of the latest call."""
         calls = [*self.calls, *self._at_work.values()]
         if not calls:
-            return [self.note("no tool has been called yet")]
+            return [self.note("No tool has been called yet.")]
         last = calls[-1]
         head = self._style.bold(f"{last.tool}  {last.preview}".rstrip())
-        rows = self._rows(last.output) or [self.note("  (it has said nothing)")]
-        return ["", head, *rows, self.note(last.ended or "at work"), ""]
+        rows = self._rows(last.output) or [self.note("  (no output)")]
+        return ["", head, *rows, self.note(last.ended or "running"), ""]
 
     @property
     def calling(self) -> bool:
-        """Whether a call is at work."""
+        """Tell whether a call is active."""
         return bool(self._at_work)
 
     def unfolded(self, tool: str, arguments: str, result: str) -> list[str]:
-        """All that is known of a call that is over."""
+        """Draw the arguments and the result of a finished call."""
         rows = [*self._rows(arguments), self.note("⇒"), *self._rows(result)]
         return ["", self._style.bold(_line(tool)), *rows, ""]
 
     def _rows(self, text: str) -> list[str]:
-        said = Output().text("", text.expandtabs(4)).rstrip("\n")
+        said = OutputCleaner().text("", text.expandtabs(4)).rstrip("\n")
         width = max(self._width() - len(MARK), 10)
         return [f"{MARK}{row}" for row in fold(said, width, 0)[0]] if said else []
 
     def note(self, text: str) -> str:
-        """A remark of ours."""
+        """Style a note of our own."""
         return self._style.dim(text)
 
     def _fit(self, line: str) -> str:
-        """As much of a line of ours as there is room for."""
+        """Cut a line to the width."""
         return cut(line, self._width())
 
 
 def _line(text: str) -> str:
-    """A text in one line of ours, whatever it holds."""
-    return question.visible(" ⏎ ".join(text.strip().splitlines()))
+    """Join a text into one harmless line."""
+    return reveal(" ⏎ ".join(text.strip().splitlines()))

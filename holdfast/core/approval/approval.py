@@ -1,37 +1,47 @@
 """The approval: a question about one exact execution, and the one answer that counts.
 
-A request is written down before it is shown. The first answer wins; a later one
-finds nothing pending. It expires on its own, and it is withdrawn when its run ends.
-`session` is a grant that outlives the call; `once` is used up by it.
+A request is recorded before it is shown. The first answer wins; a later one finds nothing
+pending. A request expires after a time and is withdrawn when its run ends. The answer `session`
+leaves a grant that outlives the call; `once` is for this call only.
 
-Whether there is a question at all is `decide_execution`, the one place where that is
-decided: it lists what an execution lacks. Nothing: it runs. Otherwise somebody is asked,
-or, where nobody can be, it is denied. There is no other way to run. `session` is offered
-only if all that is lacking can be written down in full as a permission: this line in this
-directory, that host. Without a sandbox every execution lacks one, whatever was granted.
+`decide_execution` is the only place that decides if the user has to be asked: it lists the
+permissions that an execution lacks. If it lacks none, it runs. Otherwise the user is asked or,
+if that is not possible, the execution is denied. There is no other way to run. `session` is
+offered only if each missing permission can be written down exactly: this line in this directory,
+that host. Without a sandbox every execution lacks a permission, whatever was granted.
 """
 
+import re
 from enum import IntEnum, StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import rules
-from holdfast.core.execution import (
+from holdfast.core.approval import rules
+from holdfast.core.approval.execution import (
     ExecutionRequest,
     Opaque,
     Parsed,
-    escape,
-    hidden,
+    describe_checks,
     quote,
     render_all,
 )
-from holdfast.core.rules import Host, Line, Permission, Place, Rule, shown
+from holdfast.core.approval.harmless import HARMLESS
+from holdfast.core.approval.rules import (
+    CommandPlace,
+    HostRule,
+    LineRule,
+    Permission,
+    Rule,
+    describe,
+)
+from holdfast.core.approval.tree import Tree
+from holdfast.core.machine import moved
+from holdfast.core.text.escape import escape, is_hidden
 from holdfast.core.types import OPERATOR, CallId, Fact, Owner, RequestId, RunId, SessionKey, Value
-from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
+class ApprovalStatus(StrEnum):
     PENDING = "pending"
     GRANTED = "granted"
     DENIED = "denied"
@@ -40,7 +50,7 @@ class Status(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self is not Status.PENDING
+        return self is not ApprovalStatus.PENDING
 
 
 class Choice(StrEnum):
@@ -60,6 +70,7 @@ class ApprovalRequested(Fact, tag="approval.requested"):
     choices: tuple[Choice, ...]
     expires_at: float
     offers: tuple[Permission, ...] = ()  # what `session` would permit
+    trees: tuple[Tree, ...] = ()  # files that must not change until it starts
 
 
 class ApprovalGranted(Fact, tag="approval.granted"):
@@ -88,41 +99,36 @@ class ApprovalWithdrawn(Fact, tag="approval.withdrawn"):
 
 Event = ApprovalGranted | ApprovalDenied | ApprovalExpired | ApprovalWithdrawn
 
-P = Status.PENDING
+P = ApprovalStatus.PENDING
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
-    (P, ApprovalGranted): Status.GRANTED,
-    (P, ApprovalDenied): Status.DENIED,
-    (P, ApprovalExpired): Status.EXPIRED,
-    (P, ApprovalWithdrawn): Status.WITHDRAWN,
+TRANSITIONS: dict[tuple[ApprovalStatus, type[Event]], ApprovalStatus] = {
+    (P, ApprovalGranted): ApprovalStatus.GRANTED,
+    (P, ApprovalDenied): ApprovalStatus.DENIED,
+    (P, ApprovalExpired): ApprovalStatus.EXPIRED,
+    (P, ApprovalWithdrawn): ApprovalStatus.WITHDRAWN,
 }
 
 
 class Approval(msgspec.Struct, frozen=True):
     requested: ApprovalRequested
-    status: Status = Status.PENDING
+    status: ApprovalStatus = ApprovalStatus.PENDING
 
 
 def evolve(approval: Approval, event: Event) -> Approval:
-    """What `event` means for `approval`. An answer too late is illegal: refuse it first."""
-    try:
-        return replace(approval, status=TRANSITIONS[approval.status, type(event)])
-    except KeyError:
-        raise IllegalTransition(
-            f"{type(event).__name__} while approval {approval.requested.request_id} "
-            f"is {approval.status}"
-        ) from None
+    """Return `approval` after `event`. A late answer is illegal: check with `decide` first."""
+    name = approval.requested.request_id
+    return replace(approval, status=moved(TRANSITIONS, approval.status, event, "approval", name))
 
 
 class Accept(Value):
-    """The answer counts."""
+    """The answer is valid."""
 
 
 class TooLate(Value):
-    """Somebody or something answered before."""
+    """The request was answered, has expired or was withdrawn."""
 
-    status: Status
+    status: ApprovalStatus
 
 
 class NotOffered(Value):
@@ -133,21 +139,21 @@ Verdict = Accept | TooLate | NotOffered
 
 
 def decide(approval: Approval, choice: Choice, now: float) -> Verdict:
-    """Whether `choice`, given at `now`, answers `approval`. Total; the first answer wins."""
+    """Decide if `choice`, given at `now`, answers `approval`. Total; the first answer wins."""
     if approval.status.final:
         return TooLate(approval.status)
     if now >= approval.requested.expires_at:
-        return TooLate(Status.EXPIRED)
+        return TooLate(ApprovalStatus.EXPIRED)
     return Accept() if choice in approval.requested.choices else NotOffered()
 
 
-class Mode(StrEnum):
+class ApprovalMode(StrEnum):
     ASK = "ask"
-    SANDBOXED = "sandboxed"  # at L2 and above, what needs no grant runs unasked
+    SANDBOXED = "sandboxed"  # at L2 and above, executions without extra wants run unasked
 
 
 class Level(IntEnum):
-    """How strong the sandbox is that was found by trying."""
+    """The strength of the sandbox, as measured at the start."""
 
     L0 = 0
     L1 = 1
@@ -156,7 +162,10 @@ class Level(IntEnum):
 
 
 class Posture(Value):
-    """How well commands are confined, as a canary found by trying. `note` is for people."""
+    """The sandbox as a test process measured it: what it blocked and what it did not.
+
+    `note` is for people.
+    """
 
     level: Level
     blocked: tuple[str, ...]
@@ -165,13 +174,13 @@ class Posture(Value):
 
 
 class PostureSeen(Fact, tag="sandbox.posture"):
-    """How well commands were confined when work went on: found so, or accepted as it is."""
+    """The sandbox level at which the gateway went on: found at start, or accepted by the operator."""
 
     level: Level
 
 
 def is_weaker(before: Level | None, now: Level) -> bool:
-    """Whether work must wait until the operator has accepted it."""
+    """Tell if the sandbox became weaker, so that work waits until the operator accepts it."""
     return before is not None and now < before
 
 
@@ -182,15 +191,15 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-class Principal(Value):
-    """For whom it would run."""
+class RunPrincipal(Value):
+    """The user for whom a command would run."""
 
     owner: Owner
     roles: frozenset[Role]
 
 
-class Door(Value):
-    """Where the run came in, and whether a question can be answered there."""
+class RunDoor(Value):
+    """The interface the run came from, and whether a question can be answered there."""
 
     name: str
     answerable: bool
@@ -198,7 +207,7 @@ class Door(Value):
 
 
 class Grant(Fact, tag="grant"):
-    """What a `session` answer left behind."""
+    """A permission for one session, from a `session` or `always` answer."""
 
     permission: Permission
     session: SessionKey
@@ -207,7 +216,7 @@ class Grant(Fact, tag="grant"):
 
 
 class Standing(Fact, tag="standing"):
-    """What an `always` answer left behind: holds in all of its owner's sessions until revoked."""
+    """A permission for all of its owner's sessions until revoked, from an `always` answer."""
 
     permission: Permission
     by: Owner
@@ -215,17 +224,16 @@ class Standing(Fact, tag="standing"):
 
 
 class ExecutionContext(Value):
-    """All that a decision depends on, beside the execution itself. Nothing has a default."""
+    """Everything a decision depends on besides the execution. No field has a default."""
 
-    principal: Principal
+    principal: RunPrincipal
     session: SessionKey
-    door: Door
-    mode: Mode
+    door: RunDoor
+    mode: ApprovalMode
     level: Level
     workspace: str
-    git_is_safe: bool  # `rules.GIT_SAFETY` is set, and no tool can write a repository's config
     grants: tuple[Grant, ...]
-    standing: tuple[Permission, ...]  # the operator's own: `always`, and rules from the config
+    standing: tuple[Permission, ...]  # the operator's: `always` answers and rules in the config
     open_prompts: int
     now: float
 
@@ -233,24 +241,31 @@ class ExecutionContext(Value):
 GRANT_S = 8 * 3600.0
 EXPIRY_S = 7 * 86_400.0
 OPEN_PROMPTS = 10
-PURPOSE = 500  # characters of what the model says
-_QUIET = frozenset("LANG LC_ALL LC_CTYPE TERM TZ COLUMNS LINES NO_COLOR".split())
+PURPOSE = 500  # characters of the model's stated purpose that are shown
+UNSANDBOXED = "UNSANDBOXED"  # the first line of a question about an execution without a sandbox
+NO_SANDBOX = "run without a sandbox: none is available"
+OUTSIDE_SANDBOX = "run outside the sandbox"
+OPEN_INPUT = "take more input later, without another question"
+DETACHED = "keep running after the gateway stops"
+CANNOT_BE_GIVEN = "It needs an approval, which cannot be given here"
+TOO_MANY_PROMPTS = f"{OPEN_PROMPTS} requests of this session wait for an answer, the maximum."
+_HARMLESS_VARIABLES = frozenset("LANG LC_ALL LC_CTYPE TERM TZ COLUMNS LINES NO_COLOR".split())
 
 
 class Ground(StrEnum):
-    """Why something may run unasked."""
+    """The reason why an execution may run unasked."""
 
     HARMLESS = "harmless"
     GRANTED = "granted"
     CONFINED = "confined"
-    APPROVED = "approved"  # exactly this, once
+    APPROVED = "approved"  # exactly this execution, once
 
 
-class Run(Value):
+class MayRun(Value):
     ground: Ground
 
 
-class Ask(Value):
+class MustAsk(Value):
     choices: tuple[Choice, ...]
     offers: tuple[Permission, ...]
     command: str
@@ -262,40 +277,41 @@ class Deny(Value):
     reason: str
 
 
-Decision = Run | Ask | Deny
+Decision = MayRun | MustAsk | Deny
 
 
 class Single(Value):
-    """Something lacking that can be permitted for this one execution only."""
+    """A missing permission that can be given for this one execution only."""
 
     what: str
 
 
+Lacking = tuple[Permission | Single, ...]
+
+
 def decide_execution(request: ExecutionRequest, context: ExecutionContext) -> Decision:
-    """Run, ask or deny. Total; it runs only if nothing is lacking."""
+    """Decide to run, ask or deny. Total; it runs only if no permission is missing."""
     if not context.principal.roles & {Role.RUN, Role.ADMIN}:
         return Deny("You may not run commands here.")
     ground = _ground(request, context)
     lacking = _lacking(request, context, ground)
     if ground is not None and not lacking:
-        return Run(ground)
-    if (deny := _nobody_to_ask(context)) is not None:
-        return deny
+        return MayRun(ground)
     offers = tuple(lack for lack in lacking if not isinstance(lack, Single))
     grantable = len(offers) == len(lacking)
-    return Ask(
-        choices=_choices(context, Choice.SESSION if grantable else Choice.ONCE),
-        offers=offers if grantable else (),
-        command=render_all(request),
-        description=_describe(request, context, lacking),
-        expires_at=context.now + min(context.door.expiry_s, EXPIRY_S),
+    return _ask(
+        render_all(request),
+        _describe(request, context, lacking),
+        _choices(context, Choice.SESSION if grantable else Choice.ONCE),
+        offers if grantable else (),
+        context,
     )
 
 
 def grants(
     requested: ApprovalRequested, choice: Choice, session: SessionKey, user: Owner, now: float
 ) -> tuple[Grant, ...]:
-    """What `choice` leaves behind in its session. `once` leaves nothing."""
+    """Return the grants for the session that `choice` gives. `once` gives none."""
     if choice not in (Choice.SESSION, Choice.ALWAYS):
         return ()
     return tuple(
@@ -304,14 +320,14 @@ def grants(
     )
 
 
-def weigh(choice: Choice, roles: frozenset[Role]) -> Choice:
-    """What is recorded of a choice: only an administrator's word outlives the session."""
+def limit_choice(choice: Choice, roles: frozenset[Role]) -> Choice:
+    """Return the choice to record: from anyone but an administrator, `always` means `session`."""
     lesser = choice is Choice.ALWAYS and Role.ADMIN not in roles
     return Choice.SESSION if lesser else choice
 
 
-def stands(requested: ApprovalRequested, choice: Choice, by: Owner) -> tuple[Standing, ...]:
-    """What `choice` leaves behind for all sessions."""
+def standing(requested: ApprovalRequested, choice: Choice, by: Owner) -> tuple[Standing, ...]:
+    """Return the permissions for all sessions that `choice` gives."""
     if choice is not Choice.ALWAYS:
         return ()
     return tuple(Standing(permission=offer, by=by) for offer in requested.offers)
@@ -324,43 +340,39 @@ def decide_question(
     offers: tuple[Permission, ...],
     context: ExecutionContext,
 ) -> Decision:
-    """What a tool asks about that runs no command. It runs only if all it offers was permitted."""
+    """Decide about a tool that runs no command: it runs unasked only if all offers are permitted."""
     if offers and all(offer in permissions(context) for offer in offers):
-        return Run(Ground.GRANTED)
-    if (deny := _nobody_to_ask(context)) is not None:
-        return deny
-    expires_at = context.now + min(context.door.expiry_s, EXPIRY_S)
-    return Ask(choices, offers, command, description, expires_at)
+        return MayRun(Ground.GRANTED)
+    return _ask(command, description, choices, offers, context)
 
 
 def ask_for_host(host: str, command: str, context: ExecutionContext) -> Decision:
-    """Whether `command`, at work, may speak to `host`, which its start did not grant it."""
-    wanted = Host(name=host)
-    if wanted in permissions(context):
-        return Run(Ground.GRANTED)
-    if (deny := _nobody_to_ask(context)) is not None:
-        return deny
-    return Ask(
-        choices=_choices(context, Choice.SESSION),
-        offers=(wanted,),
-        command=f"connect to {escape(host)}",
-        description=(
-            f"Sandbox: {context.level.name}\nFor: {escape(command)}\nTo permit: {shown(wanted)}"
-        ),
-        expires_at=context.now + min(context.door.expiry_s, EXPIRY_S),
+    """Decide if a running `command` may connect to `host`, which was not granted at its start."""
+    wanted = HostRule(name=host)
+    description = (
+        f"Sandbox: {context.level.name}\nFor: {escape(command)}\nTo permit: {describe(wanted)}"
     )
+    choices = _choices(context, Choice.SESSION)
+    return decide_question(f"connect to {escape(host)}", description, choices, (wanted,), context)
 
 
-def _nobody_to_ask(context: ExecutionContext) -> Deny | None:
+def _ask(
+    command: str,
+    description: str,
+    choices: tuple[Choice, ...],
+    offers: tuple[Permission, ...],
+    context: ExecutionContext,
+) -> MustAsk | Deny:
     if not context.door.answerable:
-        return Deny(f"It needs an approval, and nobody can give one here ({context.door.name}).")
+        return Deny(f"{CANNOT_BE_GIVEN} ({context.door.name}).")
     if context.open_prompts >= OPEN_PROMPTS:
-        return Deny(f"{OPEN_PROMPTS} requests of this session already wait for an answer.")
-    return None
+        return Deny(TOO_MANY_PROMPTS)
+    expires_at = context.now + min(context.door.expiry_s, EXPIRY_S)
+    return MustAsk(choices, offers, command, description, expires_at)
 
 
 def permissions(context: ExecutionContext) -> tuple[Permission, ...]:
-    """What holds here and now. A grant further away than one can be given is none."""
+    """Return the permissions in force. A grant that expires later than possible is ignored."""
     return context.standing + tuple(
         grant.permission
         for grant in context.grants
@@ -371,16 +383,14 @@ def permissions(context: ExecutionContext) -> tuple[Permission, ...]:
 
 
 def _ground(request: ExecutionRequest, context: ExecutionContext) -> Ground | None:
-    """Why the commands themselves may run unasked, if they may."""
+    """Return why the commands themselves may run unasked; None if they may not."""
     held = permissions(context)
     if isinstance(request.what, Parsed):
-        built_in = rules.HARMLESS + (rules.GIT if context.git_is_safe else ())
-        granted = tuple(p for p in held if isinstance(p, Rule))
-        if _all_allowed(request, request.what, built_in, context):
+        allowed = HARMLESS + tuple(p for p in held if isinstance(p, Rule))
+        if _all_allowed(request, request.what, HARMLESS, context):
             return Ground.HARMLESS
-        if _permission(request) in held:
-            return Ground.GRANTED
-        if _all_allowed(request, request.what, built_in + granted, context):
+        line = _permission(request, context)
+        if rules.is_held(line, held) or _all_allowed(request, request.what, allowed, context):
             return Ground.GRANTED
     return Ground.CONFINED if _is_confined(request, context) else None
 
@@ -388,21 +398,25 @@ def _ground(request: ExecutionRequest, context: ExecutionContext) -> Ground | No
 def _all_allowed(
     request: ExecutionRequest, what: Parsed, allowed: tuple[Rule, ...], context: ExecutionContext
 ) -> bool:
-    place = Place(context.workspace, request.cwd)
-    return request.environment.keys() <= _QUIET and all(
-        any(rules.allows(rule, argv, request.programs.get(argv[0]), place) for rule in allowed)
-        for argv in what.commands
+    place = CommandPlace(context.workspace, request.cwd, request.paths, request.linux)
+    return (
+        request.environment.keys() <= _HARMLESS_VARIABLES
+        and rules.is_system(request.bash, "bash", place)
+        and all(
+            any(rules.allows(rule, argv, request.programs.get(argv[0]), place) for rule in allowed)
+            for argv in what.commands
+        )
     )
 
 
 def _is_confined(request: ExecutionRequest, context: ExecutionContext) -> bool:
-    """Whether the operator lets the sandbox alone judge. Not over a text that hides something."""
+    """Tell if the sandbox alone is enough. It is not for a text with hidden characters."""
     if isinstance(request.what, Opaque):
         seen = request.what.text.replace("\n", "").replace("\t", "")
-        if any(map(hidden, seen)):
+        if any(map(is_hidden, seen)):
             return False
     return (
-        context.mode is Mode.SANDBOXED
+        context.mode is ApprovalMode.SANDBOXED
         and context.level >= Level.L2
         and OPERATOR == context.principal.owner == context.session.owner
     )
@@ -410,38 +424,39 @@ def _is_confined(request: ExecutionRequest, context: ExecutionContext) -> bool:
 
 def _lacking(
     request: ExecutionRequest, context: ExecutionContext, ground: Ground | None
-) -> tuple[Permission | Single, ...]:
-    """All that nobody has permitted yet."""
+) -> Lacking:
+    """Return the missing permissions."""
     lacking: list[Permission | Single] = []
     if context.level == Level.L0 and not request.wants.unsandboxed:
-        lacking.append(Single("run without a sandbox, as there is none"))
+        lacking.append(Single(NO_SANDBOX))
     if ground is None:
-        lacking.append(_permission(request))
+        lacking.append(_permission(request, context))
     if request.wants.open_input and ground is not Ground.HARMLESS and ground is not Ground.CONFINED:
-        lacking.append(Single("take input later that nobody will be asked about"))
-    hosts = {p.name for p in permissions(context) if isinstance(p, Host)}
-    lacking += [Host(name=host) for host in request.wants.hosts if host not in hosts]
+        lacking.append(Single(OPEN_INPUT))
+    hosts = {p.name for p in permissions(context) if isinstance(p, HostRule)}
+    lacking += [HostRule(name=host) for host in request.wants.hosts if host not in hosts]
     lacking += [Single(f"write to {quote(escape(p))}") for p in request.wants.writable]
     if request.wants.unsandboxed:
-        lacking.append(Single("run outside of the sandbox"))
+        lacking.append(Single(OUTSIDE_SANDBOX))
     if request.wants.detach:
-        lacking.append(Single("live on when the gateway stops"))
+        lacking.append(Single(DETACHED))
     return tuple(lacking)
 
 
-def _permission(request: ExecutionRequest) -> Permission | Single:
-    """What would permit the commands: the line, if it is one and nothing else is told to it."""
+def _permission(request: ExecutionRequest, context: ExecutionContext) -> Permission | Single:
+    """Return the permission for the commands: the line, if nothing but the line matters."""
     if isinstance(request.what, Opaque):
         return Single(f"run a script ({request.what.reason})")
-    if request.stdin or not request.environment.keys() <= _QUIET:
-        return Single("run with an input or an environment of its own")
-    return Line(
+    if request.stdin or not request.environment.keys() <= _HARMLESS_VARIABLES:
+        return Single("run with its own input or environment")
+    return LineRule(
         what=request.what,
         cwd=request.cwd,
         programs=dict(request.programs),
         files=dict(request.files),
         background=request.wants.background,
         terminal=request.wants.terminal,
+        workspace=context.workspace,
     )
 
 
@@ -452,22 +467,23 @@ def _choices(context: ExecutionContext, widest: Choice) -> tuple[Choice, ...]:
     return (Choice.ONCE, Choice.SESSION, *always, Choice.DENY)
 
 
-def _describe(
-    request: ExecutionRequest,
-    context: ExecutionContext,
-    lacking: tuple[Permission | Single, ...],
-) -> str:
+def _describe(request: ExecutionRequest, context: ExecutionContext, lacking: Lacking) -> str:
     unsandboxed = context.level == Level.L0 or request.wants.unsandboxed
     lines = [
-        "UNSANDBOXED" if unsandboxed else f"Sandbox: {context.level.name}",
+        UNSANDBOXED if unsandboxed else f"Sandbox: {context.level.name}",
         f"Directory: {escape(request.cwd)}",
-        *["In the background: it goes on when the call has ended"] * request.wants.background,
+        *["In the background: it keeps running after the call has ended"]
+        * request.wants.background,
         *(
-            f"To permit: {lack.what if isinstance(lack, Single) else shown(lack)}"
+            f"To permit: {lack.what if isinstance(lack, Single) else describe(lack)}"
             for lack in lacking
         ),
+        *describe_checks(request),
     ]
+    if any(isinstance(lack, LineRule) for lack in lacking):
+        lines.append("For longer than once: files that are not named here are not checked")
     if request.purpose:
-        said = escape(request.purpose[:PURPOSE]) + "…" * (len(request.purpose) > PURPOSE)
-        lines.append(f"The model says, unverified: {said}")
+        purpose = re.sub(" +", " ", request.purpose)  # blanks could look like the end of a line
+        more = "…" * (len(purpose) > PURPOSE)
+        lines.append(f"The model says, unverified: {escape(purpose[:PURPOSE])}{more}")
     return "\n".join(lines)

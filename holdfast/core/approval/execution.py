@@ -1,20 +1,21 @@
-"""The execution: exactly what is about to run, as it is judged, shown and remembered.
+"""The execution: exactly what is about to run, as it is judged, shown and recorded.
 
-A command line is either `Parsed`, literal words to the last letter, or `Opaque`, a
-script that only a shell can read. Of a parsed one the words run and never the text they
-were read from, so what was judged and what happens cannot differ. Whatever people see
-of either is escaped so that nothing in it can hide, and two executions that look the
-same are the same. The hash covers all that decides what will happen; an answer to a
-question about an execution holds for that hash alone.
+A command line is either `Parsed` into literal words, or `Opaque`, a script that only a shell can
+read. Of a parsed one the words are run, never the original text, so what was judged and what
+happens cannot differ. Everything people see of either is escaped, so that nothing is hidden and
+two executions that look the same are the same. The hash covers everything that decides what will
+happen. An approval is valid only for that hash, and only as long as its trees are unchanged.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 
 import msgspec
 
+from holdfast.core.approval.tree import Tree
+from holdfast.core.text.escape import escape
 from holdfast.core.types import Value
 
 
@@ -26,21 +27,21 @@ class Operator(StrEnum):
 
 
 class Parsed(Value):
-    """Literal commands, and what stands between each two of them."""
+    """Literal commands, and the operators between them."""
 
     commands: tuple[tuple[str, ...], ...]
     operators: tuple[Operator, ...] = ()
 
 
 class Opaque(Value):
-    """A script, and why it cannot be taken as literal words."""
+    """A script, and why it cannot be parsed into literal words."""
 
     text: str
     reason: str
 
 
 class Wants(Value):
-    """What an execution asks for beyond the sandbox as it is."""
+    """The needs of an execution beyond the default sandbox."""
 
     hosts: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
@@ -48,24 +49,40 @@ class Wants(Value):
     detach: bool = False
     background: bool = False
     terminal: bool = False
-    open_input: bool = False  # more may be written to it later, which nobody is asked about
+    open_input: bool = False  # input may be written to it later, without another question
+
+
+class Seen(StrEnum):
+    """The kind of file at a word that reads like a path in the workspace."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    MISSING = "missing"
+    ASTRAY = "astray"  # a link leads outside, or it is a device, a pipe or not accessible
 
 
 class ExecutionRequest(Value):
-    """One execution. What is not in here must not change what it does."""
+    """One execution. What is not in here must not change its effect."""
 
     what: Parsed | Opaque
     cwd: str
-    programs: Mapping[str, str]  # an executable's name → where it was found
+    programs: Mapping[str, str]  # an executable's name → its path
     files: Mapping[str, str]  # programs, and words that name workspace files → sha256
-    environment: Mapping[str, str]  # what is set beside the sandbox's own
-    stdin: str  # what is written to it; empty: nothing
+    environment: Mapping[str, str]  # variables set in addition to the sandbox's own
+    stdin: str  # its input; empty: none
     profile: tuple[str, ...]  # the sandbox, without ports, paths and the like of one spawn
     wants: Wants
-    purpose: str  # the model's words, and no more than that
+    purpose: str  # stated by the model, not verified
+    beside: int = 0  # running processes that can write where it reads; not in the hash
+    trees: tuple[Tree, ...] = ()  # everything it may read; not in the hash: see `tree.holds`
+    paths: Mapping[str, Seen] = {}  # words that could be paths in the workspace → what is there
+    bash: str = ""  # the path of the bash that would run it
+    linux: bool = False  # `grep` is GNU grep on Linux, which follows no link
 
 
-# What bash has itself: these are not looked up on any PATH.
+NAMES, NAME = 20, 100  # the number of file names shown to people, and characters of each
+
+# Builtins of bash, which are not looked up on PATH.
 BUILTINS = frozenset(
     ". : [ alias bg bind break builtin caller cd command compgen complete compopt continue "
     "declare dirs disown echo enable eval exec exit export false fc fg getopts hash help history "
@@ -73,7 +90,7 @@ BUILTINS = frozenset(
     "shift shopt source suspend test times trap true type typeset ulimit umask unalias unset "
     "wait".split()
 )
-# As the first word these are grammar and no command, unless they are quoted.
+# As the first word these are syntax and not a command, unless they are quoted.
 RESERVED = frozenset(
     "if then else elif fi case esac for select while until do done in function time { } ! [[ ]] "
     "coproc".split()
@@ -82,7 +99,7 @@ _BARE = re.compile(r"[A-Za-z0-9_./,:@%+-]+")  # no "=": a first word with it is 
 
 
 def serialise(parsed: Parsed, programs: Mapping[str, str]) -> str:
-    """The literal words as text for `bash --noprofile --norc -c`, each program where it was found."""
+    """Return the commands as text for `bash --noprofile --norc -c`, each program with its path."""
     lines = [_line(argv, programs) for argv in parsed.commands]
     return lines[0] + "".join(
         f" {operator} {line}" for operator, line in zip(parsed.operators, lines[1:], strict=True)
@@ -91,13 +108,13 @@ def serialise(parsed: Parsed, programs: Mapping[str, str]) -> str:
 
 def _line(argv: tuple[str, ...], programs: Mapping[str, str]) -> str:
     name = argv[0] if argv[0] in BUILTINS else programs.get(argv[0], argv[0])
-    # Grammar, and what bash would take for an option of its own, are none of that in quotes.
+    # Quotes turn syntax, and what bash would take for an option, into an ordinary word.
     first = _quoted(name) if name in RESERVED or name[:1] in ("-", "+") else quote(name)
     return " ".join([first, *map(quote, argv[1:])])
 
 
 def quote(word: str) -> str:
-    """`word` so that bash reads it as that word. (`shlex.quote` leaves `LD_PRELOAD=x` bare.)"""
+    """Quote `word` for bash, if needed. (`shlex.quote` does not quote `LD_PRELOAD=x`.)"""
     return word if _BARE.fullmatch(word) else _quoted(word)
 
 
@@ -105,29 +122,14 @@ def _quoted(word: str) -> str:
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
-# Printable by name, invisible by nature: fillers, joiners, variation selectors, the blank cell.
-_INVISIBLE = frozenset(
-    map(chr, [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0])
-) | frozenset(
-    chr(code)
-    for first, last in [(0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF)]
-    for code in range(first, last + 1)
-)
-
-
-def hidden(character: str) -> bool:
-    """Whether a reader cannot see it for what it is: controls, bidi, odd spaces, surrogates."""
-    return not character.isprintable() or character in _INVISIBLE
-
-
-def escape(text: str) -> str:
-    """`text` with all that hides made visible as `\\u{202e}`; no two texts look the same."""
-    marked = text.replace("\\u{", "\\u{5c}u{")
-    return "".join(f"\\u{{{ord(c):x}}}" if hidden(c) else c for c in marked)
+def shown_name(name: str) -> str:
+    """Show a file name as one quoted word of limited length."""
+    cut = name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-NAME // 2 :]}"
+    return quote(escape(cut))
 
 
 def render(what: Parsed | Opaque) -> str:
-    """What will run, whole: the literal words, or the script with a bar before each line."""
+    """Show all that will run: the literal words, or the script with a bar before each line."""
     if isinstance(what, Parsed):
         return escape(serialise(what, {}))
     lines = [escape(line) for line in what.text.split("\n")]
@@ -135,7 +137,7 @@ def render(what: Parsed | Opaque) -> str:
 
 
 def render_all(request: ExecutionRequest) -> str:
-    """The same with the input it is given, whole."""
+    """Show all that will run, with all of its input."""
     shown = render(request.what)
     if not request.stdin:
         return shown
@@ -143,11 +145,40 @@ def render_all(request: ExecutionRequest) -> str:
     return f"{shown}\nwith this input:\n{lines}"
 
 
+def describe_checks(request: ExecutionRequest) -> Iterator[str]:
+    """Describe which files must be unchanged when it starts, and which are not checked."""
+    named = _names(sorted(request.files))
+    whole = [
+        f"all {tree.files:,} in {escape(tree.path)}{_names(tree.but)}"
+        for tree in request.trees
+        if not tree.gap
+    ]
+    if whole:
+        yield f"Files checked again before it starts: {', '.join(whole)}; no others{named}"
+    for tree in request.trees:
+        if tree.gap:
+            yield f"Files are not checked in {escape(tree.path)}: {tree.gap}{named}"
+    if request.beside:
+        # Writes through mapped memory do not change a file's times at once.
+        unseen = " and unseen" if any(not tree.content for tree in request.trees) else ""
+        yield f"Processes at work there, which can change files later{unseen}: {request.beside}"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = [shown_name(name) for name in names[:NAMES]]
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return f" but {', '.join(shown)}{more}" if names else ""
+
+
 def execution_hash(request: ExecutionRequest) -> str:
-    """The sha256 that an approval is bound to. The model's words are no part of it."""
+    """Return the sha256 that an approval is bound to. The model's purpose is not a part of it."""
     if isinstance(request.what, Parsed):
         argvs = [_texts(argv) for argv in request.what.commands]
-        what: object = {"argv": argvs, "operators": request.what.operators}
+        what: dict[str, object] = {"argv": argvs, "operators": request.what.operators}
+        # A link or a directory created later changes the hash; a file does so by its content.
+        for seen in (Seen.ASTRAY, Seen.DIRECTORY):
+            if words := [word for word, found in request.paths.items() if found is seen]:
+                what[seen] = sorted(_texts(tuple(words)))
     else:
         what = {"script": escape(request.what.text)}
     body = {
@@ -170,7 +201,7 @@ def execution_hash(request: ExecutionRequest) -> str:
 
 
 def _texts(texts: tuple[str, ...]) -> list[str]:
-    return [escape(text) for text in texts]  # JSON takes no lone surrogates; paths may have them
+    return [escape(text) for text in texts]  # paths may have lone surrogates, which JSON refuses
 
 
 def _pairs(pairs: Mapping[str, str]) -> dict[str, str]:

@@ -1,15 +1,15 @@
 """Access: a stranger becomes a member when the operator confirms the code they were shown.
 
-Everybody is refused who is not let in: by the configuration's list, which has the last word
-on whom it names, or by pairing. An empty list lets nobody in, and there is no name for all.
-Who may speak needs the role *run*. An approval is answered, and a run stopped, by the one it
-works for, or by an administrator; whoever was removed is a stranger again, at once. A refusal
-reads the same whatever its cause, so that it tells nobody what exists; the cause is for us.
+A user is refused unless the configuration's list or pairing lets them in; for a user on the list,
+the list decides. An empty list lets no user in, and there is no wildcard. Sending a message needs
+the role *run*. An approval can be answered, and a run stopped, only by the user it works for or by
+an administrator. A removed user is a stranger again at once. The text of a refusal is the same for
+every cause, so that it does not reveal what exists; the cause is for the log.
 
-A pairing code is 40 random bits, shown once in a direct chat and kept only as a salted hash.
-It works once, for ten minutes; its stranger gets another when it is about to run out, or when
-it did not reach them: then the first is void. The operator
-types it in at a terminal, where it is confirmed with the roles it is to give.
+A pairing code is 40 random bits, shown once in a direct chat and stored only as a salted hash.
+It works once, for ten minutes. A stranger gets a new code, which voids the old one, when the old
+one is about to expire or did not reach them. The operator types the code in at a terminal and
+confirms it with the roles it gives.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,18 +21,18 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.address import Address, ChatType, Sender
-from holdfast.core.approval import Role
-from holdfast.core.delivery import DeliveryQueued
-from holdfast.core.execution import escape
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat.delivery import DeliveryQueued
+from holdfast.core.text.escape import escape
 from holdfast.core.types import DeliveryId, Fact, Owner, Value
 from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
-    """What somebody is by pairing."""
+class MemberStatus(StrEnum):
+    """The status of a user by pairing."""
 
     STRANGER = "stranger"
-    OFFERED = "offered"  # was shown a code, which may have run out since
+    OFFERED = "offered"  # was shown a code, which may have expired since
     MEMBER = "member"
 
     @property
@@ -42,7 +42,7 @@ class Status(StrEnum):
 
 class PairingOffered(Fact, tag="pairing.offered"):
     sender: Sender
-    name: str  # what they call themselves; nobody has checked it
+    name: str  # chosen by the user, not verified
     salt: str
     digest: str
     expires_at: float
@@ -56,13 +56,13 @@ class PairingConfirmed(Fact, tag="pairing.confirmed"):
 
 
 class PairingFailed(Fact, tag="pairing.failed"):
-    """Somebody typed a code that is none, was used or has run out."""
+    """The operator typed a code that does not exist, was used or has expired."""
 
     by: Owner
 
 
 class UserRemoved(Fact, tag="user.removed"):
-    """A member is one no more, or an offer is withdrawn."""
+    """A member was removed, or an offer was withdrawn."""
 
     sender: Sender
     by: Owner
@@ -71,10 +71,10 @@ class UserRemoved(Fact, tag="user.removed"):
 _OfUser = PairingOffered | PairingConfirmed | UserRemoved
 Event = _OfUser | PairingFailed
 
-S, P, M = Status.STRANGER, Status.OFFERED, Status.MEMBER
+S, P, M = MemberStatus.STRANGER, MemberStatus.OFFERED, MemberStatus.MEMBER
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[_OfUser]], Status] = {
+TRANSITIONS: dict[tuple[MemberStatus, type[_OfUser]], MemberStatus] = {
     (S, PairingOffered): P,
     (P, PairingOffered): P,
     (P, PairingConfirmed): M,
@@ -84,30 +84,30 @@ TRANSITIONS: dict[tuple[Status, type[_OfUser]], Status] = {
 
 
 class Members(msgspec.Struct, frozen=True):
-    """What the facts say of pairing."""
+    """The recorded state of pairing."""
 
     roles: Mapping[Sender, frozenset[Role]] = {}  # of the members
     offers: Mapping[Sender, PairingOffered] = {}
     asked: tuple[tuple[float, Sender], ...] = ()  # codes shown in the last hour
     failed: tuple[tuple[float, Owner], ...] = ()  # wrong codes in the last hour
 
-    def status(self, sender: Sender) -> Status:
+    def status(self, sender: Sender) -> MemberStatus:
         if sender in self.roles:
-            return Status.MEMBER
-        return Status.OFFERED if sender in self.offers else Status.STRANGER
+            return MemberStatus.MEMBER
+        return MemberStatus.OFFERED if sender in self.offers else MemberStatus.STRANGER
 
 
 HOUR_S = 3600.0
 CODE_S = 600.0
-WORTH_S = 60.0  # a code that is good for so long is not replaced
+WORTH_S = 60.0  # a code that is valid for so long is not replaced
 OFFERS_PER_USER = 3  # an hour
 OFFERS_PER_PLATFORM = 30  # an hour
-FAILURES = 10  # an hour, of one who types codes in
+FAILURES = 10  # an hour, for each person who types codes in
 NAME = 64  # characters of a stranger's name
 
 
 def evolve(members: Members, event: Event, at: float) -> Members:
-    """What `event` means for who is let in."""
+    """Return `members` after `event`."""
     if isinstance(event, PairingFailed):
         recent = tuple(f for f in members.failed if f[0] > at - HOUR_S)
         return replace(members, failed=(*recent, (at, event.by)))
@@ -123,9 +123,7 @@ def evolve(members: Members, event: Event, at: float) -> Members:
             live = {s: o for s, o in offers.items() if o.expires_at > at - HOUR_S}
             asked = tuple(a for a in members.asked if a[0] > at - HOUR_S)
             return replace(
-                members,
-                offers={**live, event.sender: event},
-                asked=(*asked, (at, event.sender)),
+                members, offers={**live, event.sender: event}, asked=(*asked, (at, event.sender))
             )
         case PairingConfirmed():
             roles[event.sender] = frozenset(event.roles)
@@ -134,23 +132,23 @@ def evolve(members: Members, event: Event, at: float) -> Members:
             return replace(members, offers=offers, roles=roles)
 
 
-class Rules(Value):
-    """What the configuration says of one platform. Nothing has a default."""
+class PlatformAccess(Value):
+    """The configuration of one platform. No field has a default."""
 
-    users: Mapping[str, frozenset[Role]]  # by the platform's own id; no roles: shut out
+    users: Mapping[str, frozenset[Role]]  # by the platform's user id; no roles: locked out
     chats: frozenset[ChatType]
     pairing: bool
 
 
-class Policy(Value):
-    """Who may do what: the configuration's lists, and who was let in by pairing."""
+class AccessPolicy(Value):
+    """The access rules: the configuration's lists and the paired members."""
 
-    platforms: Mapping[str, Rules]
+    platforms: Mapping[str, PlatformAccess]
     members: Members
 
 
-class Cause(StrEnum):
-    """Why somebody was refused. For the log and the operator, not for them."""
+class RefusalCause(StrEnum):
+    """The cause of a refusal, for the log and the operator, not for the user."""
 
     UNKNOWN = "not on any list, not paired"
     ROLE = "lacks the role"
@@ -161,27 +159,26 @@ class Cause(StrEnum):
     TOO_OFTEN = "too many within an hour"
 
 
-class Allowed(Value):
+class AccessGranted(Value):
     roles: frozenset[Role]
 
 
-class Denied(Value):
-    """`reason` is for the one who asked."""
+class AccessDenied(Value):
+    """The refusal; `reason` is shown to the user."""
 
     reason: str
-    cause: Cause
+    cause: RefusalCause
 
 
-Verdict = Allowed | Denied
+Verdict = AccessGranted | AccessDenied
 
 NOT_HERE = "You may not use this agent here."
 NOTHING_TO_ANSWER = "There is nothing here that you may answer."
 NOTHING_TO_STOP = "There is nothing here that you may stop."
-NOTHING_TO_SEE = "There is nothing here that you may see."
 
 
-def roles_of(policy: Policy, sender: Sender) -> frozenset[Role]:
-    """What `sender` may do on a platform that is configured; an administrator may do all."""
+def roles_of(policy: AccessPolicy, sender: Sender) -> frozenset[Role]:
+    """Return the roles of `sender` on a configured platform; an administrator has all roles."""
     rules = policy.platforms.get(sender.platform)
     if rules is None or not sender.user:
         return frozenset()
@@ -190,68 +187,63 @@ def roles_of(policy: Policy, sender: Sender) -> frozenset[Role]:
     return frozenset(Role) if Role.ADMIN in held else held
 
 
-def may_speak(policy: Policy, sender: Sender, chat_type: ChatType) -> Verdict:
-    """Whether words of `sender` reach the agent."""
+def may_speak(policy: AccessPolicy, sender: Sender, chat_type: ChatType) -> Verdict:
+    """Decide if messages of `sender` reach the agent."""
     roles = roles_of(policy, sender)
     if not roles:
-        return Denied(NOT_HERE, Cause.UNKNOWN)
+        return AccessDenied(NOT_HERE, RefusalCause.UNKNOWN)
     if chat_type not in policy.platforms[sender.platform].chats:
-        return Denied(NOT_HERE, Cause.CHAT)
-    return Allowed(roles) if Role.RUN in roles else Denied(NOT_HERE, Cause.ROLE)
+        return AccessDenied(NOT_HERE, RefusalCause.CHAT)
+    return AccessGranted(roles) if Role.RUN in roles else AccessDenied(NOT_HERE, RefusalCause.ROLE)
 
 
-def may_answer(policy: Policy, sender: Sender, works_for: Owner) -> Verdict:
-    """Whether `sender` may answer an approval of a run that works for that owner.
+def may_answer(policy: AccessPolicy, sender: Sender, works_for: Owner) -> Verdict:
+    """Decide if `sender` may answer an approval of a run that works for that owner.
 
-    In a session that several share it works for the one whose words it was given.
+    In a shared session, a run works for the user who sent its input.
     """
     return _may(policy, sender, works_for, Role.APPROVE, NOTHING_TO_ANSWER)
 
 
-def may_stop(policy: Policy, sender: Sender, works_for: Owner) -> Verdict:
-    """Whether `sender` may stop, or steer, a run that works for that owner."""
+def may_stop(policy: AccessPolicy, sender: Sender, works_for: Owner) -> Verdict:
+    """Decide if `sender` may stop or steer a run that works for that owner."""
     return _may(policy, sender, works_for, Role.RUN, NOTHING_TO_STOP)
 
 
-def may_see(policy: Policy, sender: Sender, owner: Owner) -> Verdict:
-    """Whether `sender` may read what belongs to that owner. Whoever may do something may see."""
-    return _may(policy, sender, owner, None, NOTHING_TO_SEE)
-
-
 def _may(
-    policy: Policy, sender: Sender, works_for: Owner, needs: Role | None, otherwise: str
+    policy: AccessPolicy, sender: Sender, works_for: Owner, needs: Role, otherwise: str
 ) -> Verdict:
     roles = roles_of(policy, sender)
     if not roles:
-        return Denied(otherwise, Cause.UNKNOWN)
+        return AccessDenied(otherwise, RefusalCause.UNKNOWN)
     if sender.owner != works_for and Role.ADMIN not in roles:
-        return Denied(otherwise, Cause.NOT_OWNER)
-    if needs is not None and needs not in roles:
-        return Denied(otherwise, Cause.ROLE)
-    return Allowed(roles)
+        return AccessDenied(otherwise, RefusalCause.NOT_OWNER)
+    if needs not in roles:
+        return AccessDenied(otherwise, RefusalCause.ROLE)
+    return AccessGranted(roles)
 
 
-ENTROPY = 21  # bytes: 5 for the code, the rest its salt
+ENTROPY = 21  # bytes: 5 for the code, the others for its salt
 _CODE_BYTES = 5
 _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's
 _LENIENT = str.maketrans("abcdefghijklmnopqrstuvwxyzILO", "ABCDEFGH1JK1MN0PQRSTUVWXYZ110", "- ")
 
 
-class Offer(Value):
-    """What to write down, and the code to show: it is nowhere else."""
+class PairingOffer(Value):
+    """The fact to record, and the code to show, which is stored nowhere."""
 
     fact: PairingOffered
     code: str
 
 
 class StillGood(Value):
-    """They have a code already that is worth using."""
+    """The user already has a code that is valid for long enough."""
 
     expires_at: float
 
 
 def offer(
-    policy: Policy,
+    policy: AccessPolicy,
     sender: Sender,
     chat_type: ChatType,
     name: str,
@@ -260,15 +252,15 @@ def offer(
     chat: str = "",
     *,
     shown: bool = False,
-) -> Offer | StillGood | Denied:
-    """A code for a stranger. `entropy` is `ENTROPY` random bytes, used for nothing else.
+) -> PairingOffer | StillGood | AccessDenied:
+    """Make a code for a stranger. `entropy` is `ENTROPY` random bytes, used for nothing else.
 
-    `shown`: their last one reached them, as far as is known.
+    `shown`: the user's last code reached them, as far as is known.
     """
     if len(entropy) != ENTROPY:
-        raise ValueError(f"a code takes {ENTROPY} random bytes, not {len(entropy)}")
+        raise ValueError(f"a code needs {ENTROPY} random bytes, not {len(entropy)}")
     if (cause := _no_offer(policy, sender, chat_type, now)) is not None:
-        return Denied(NOT_HERE, cause)
+        return AccessDenied(NOT_HERE, cause)
     last = policy.members.offers.get(sender)
     if shown and last is not None and _is_live(last, now) and last.expires_at - now >= WORTH_S:
         return StillGood(last.expires_at)
@@ -283,47 +275,46 @@ def offer(
         expires_at=now + CODE_S,
         chat=chat,
     )
-    return Offer(fact, code)
+    return PairingOffer(fact, code)
 
 
-def _no_offer(policy: Policy, sender: Sender, chat_type: ChatType, now: float) -> Cause | None:
+def _no_offer(
+    policy: AccessPolicy, sender: Sender, chat_type: ChatType, now: float
+) -> RefusalCause | None:
     rules = policy.platforms.get(sender.platform)
     if rules is None or not sender.user:
-        return Cause.UNKNOWN
+        return RefusalCause.UNKNOWN
     if sender.user in rules.users or sender in policy.members.roles:
-        return Cause.KNOWN
+        return RefusalCause.KNOWN
     if not rules.pairing or chat_type is not ChatType.DIRECT:
-        return Cause.NO_PAIRING
+        return RefusalCause.NO_PAIRING
     asked = [who for at, who in policy.members.asked if at > now - HOUR_S]
     by_all = sum(who.platform == sender.platform for who in asked)
     if asked.count(sender) >= OFFERS_PER_USER or by_all >= OFFERS_PER_PLATFORM:
-        return Cause.TOO_OFTEN
+        return RefusalCause.TOO_OFTEN
     return None
 
 
 class TooOften(Value):
-    """So many codes were wrong that this one was not even looked at."""
+    """There were too many wrong codes; this one was not checked."""
 
     reason: str
     retry_at: float
 
 
-NO_SUCH_CODE = "No such code: mistyped, used or expired. The one who asks can get another."
+NO_SUCH_CODE = "No such code: mistyped, used or expired. The user can get a new one in the chat."
 
 
 def look_up(
     members: Members, code: str, by: Owner, now: float
 ) -> PairingOffered | PairingFailed | TooOften:
-    """Who was shown `code`. Write down a failure.
+    """Find the offer with `code`. The caller must record a failure.
 
-    Hyphens, spaces and case do not count, nor do letters that look like digits.
+    Hyphens, spaces and case are ignored, and letters that look like digits are read as digits.
     """
     failed = [at for at, who in members.failed if who == by and at > now - HOUR_S]
     if len(failed) >= FAILURES:
-        return TooOften(
-            f"{len(failed)} wrong codes within an hour.",
-            failed[-FAILURES] + HOUR_S,
-        )
+        return TooOften(f"{len(failed)} wrong codes within an hour.", failed[-FAILURES] + HOUR_S)
     typed = code.translate(_LENIENT)
     for offered in members.offers.values():
         if _is_live(offered, now) and compare_digest(_digest(offered.salt, typed), offered.digest):
@@ -334,7 +325,7 @@ def look_up(
 def confirm(
     members: Members, code: str, roles: Collection[Role], by: Owner, now: float
 ) -> PairingConfirmed | PairingFailed | TooOften:
-    """Let in whoever was shown `code`. Write down what comes back, a failure too."""
+    """Let in the user who was shown `code`. The caller must record the result, a failure too."""
     found = look_up(members, code, by, now)
     if not isinstance(found, PairingOffered):
         return found
@@ -342,15 +333,16 @@ def confirm(
 
 
 def _is_live(offered: PairingOffered, now: float) -> bool:
-    # One that runs out later than any could was written by a clock that went back.
+    # An offer that expires later than possible was recorded before the clock went back.
     return now < offered.expires_at <= now + CODE_S
 
 
-WELCOME = "You are in. Say what is to be done; /help shows what else can be said."
+WELCOME = "You now have access. Send a message to start; /help lists the commands."
+LISTED = "has access by the configuration: remove the user there."
 
 
 def welcome(offered: PairingOffered, name: DeliveryId) -> tuple[DeliveryQueued, ...]:
-    """Word for one who was let in, where they asked; none if nobody knows where that was."""
+    """Return the welcome message for the chat where the user asked; none if it is unknown."""
     if not offered.chat:
         return ()
     asked_at = Address(
@@ -364,47 +356,47 @@ def _digest(salt: str, code: str) -> str:
 
 
 class NotPaired(Value):
-    """There is nothing to remove. `reason` is for the operator, and may say why."""
+    """There is nothing to remove. `reason` is for the operator, so it may say why."""
 
     reason: str
 
 
-def remove(policy: Policy, sender: Sender, by: Owner) -> UserRemoved | NotPaired:
-    """Take back what pairing gave, or an offer. The configuration's list is not touched."""
-    if policy.members.status(sender) is not Status.STRANGER:
+def remove(policy: AccessPolicy, sender: Sender, by: Owner) -> UserRemoved | NotPaired:
+    """Remove a paired user, or an offer. The configuration's list does not change."""
+    if policy.members.status(sender) is not MemberStatus.STRANGER:
         return UserRemoved(sender=sender, by=by)
     rules = policy.platforms.get(sender.platform)
     if rules is not None and sender.user in rules.users:
-        return NotPaired(f"{sender.owner} is let in by the configuration: take it out there.")
+        return NotPaired(f"{sender.owner} {LISTED}")
     return NotPaired(f"{sender.owner} is not paired.")
 
 
 class Source(StrEnum):
-    """By what somebody is let in, if they are."""
+    """The source of a user's access."""
 
     CONFIGURATION = "configuration"
     PAIRING = "pairing"
-    OFFER = "offer"  # they were shown a code, and wait
+    OFFER = "offer"  # no access yet: the user was shown a code and waits
 
 
 class Person(Value):
-    """One of those the operator may want to know of."""
+    """A user in the operator's list."""
 
     sender: Sender
-    roles: frozenset[Role]  # as they count now: none on a platform that is not configured
+    roles: frozenset[Role]  # in force now: none on a platform that is not configured
     source: Source
-    name: str = ""  # of one who waits: what they call themselves; nobody has checked it
-    expires_at: float = 0.0  # of their code
+    name: str = ""  # of a waiting user; chosen by the user, not verified
+    expires_at: float = 0.0  # of a waiting user's code
 
 
-def people(policy: Policy, now: float) -> list[Person]:
-    """Everybody who is let in, then those who wait for it."""
+def people(policy: AccessPolicy, now: float) -> list[Person]:
+    """List all users with access, then those who wait for it."""
     listed = [Sender(name, user) for name, r in policy.platforms.items() for user in r.users]
     paired = [sender for sender in policy.members.roles if sender not in listed]
     waiting = [o for o in policy.members.offers.values() if _is_live(o, now)]
-    nothing: frozenset[Role] = frozenset()
+    no_roles: frozenset[Role] = frozenset()
     return [
         *(Person(s, roles_of(policy, s), Source.CONFIGURATION) for s in listed),
         *(Person(s, roles_of(policy, s), Source.PAIRING) for s in paired),
-        *(Person(o.sender, nothing, Source.OFFER, o.name, o.expires_at) for o in waiting),
+        *(Person(o.sender, no_roles, Source.OFFER, o.name, o.expires_at) for o in waiting),
     ]

@@ -1,33 +1,34 @@
-"""The chats: what holds for all of them, in a session of its own that no door can name.
+"""The state that all chats share, kept in an internal session that no client can address.
 
-Which session is behind which key, who was let in, what became of updates that are no input,
-where the gateway speaks when nobody asked, and who waits to hear that it is back.
+It has the current session of each chat, the paired users, the updates that were handled without
+becoming an input, the home chat, and the chat to notify after a restart.
 """
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import access, address
+from holdfast.core import address
 from holdfast.core.address import Address
-from holdfast.core.inbox import Came
+from holdfast.core.chat import access
+from holdfast.core.inbox import UpdateRef
 from holdfast.core.types import Fact, Owner
 
 
 class UpdateTaken(Fact, tag="chat.taken"):
-    """An update that was no input is dealt with: its cursor moves, and it is never taken again."""
+    """An update that is not an input was handled: the cursor moves, and it is not handled again."""
 
-    came: Came
+    came: UpdateRef
 
 
 class HomeChosen(Fact, tag="chat.home"):
-    """Where the gateway speaks when nobody asked it anything."""
+    """The home chat was chosen: the gateway sends its own notices there."""
 
     address: Address
     by: Owner
 
 
 class RestartAsked(Fact, tag="chat.restart_asked"):
-    """Somebody in a chat wants the gateway restarted, and is to hear when it is back."""
+    """A user in a chat asked for a restart and is to be told when the gateway is back."""
 
     address: Address
     reply_to: str
@@ -35,7 +36,7 @@ class RestartAsked(Fact, tag="chat.restart_asked"):
 
 
 class Returned(Fact, tag="chat.returned"):
-    """Whoever was to hear that the gateway is back has been told."""
+    """The chat that asked for the restart was told that the gateway is back."""
 
 
 _Own = UpdateTaken | HomeChosen | RestartAsked | Returned
@@ -43,22 +44,22 @@ Event = _Own | address.Event | access.Event
 
 
 class Chats(msgspec.Struct, frozen=True):
-    """What the facts say of all chats."""
+    """The recorded state of all chats."""
 
     keys: address.Chats = {}
     members: access.Members = access.Members()
     home: Address | None = None
-    waits: RestartAsked | None = None  # to hear that the gateway is back
+    waits: RestartAsked | None = None  # the request to notify when the gateway is back
 
 
 _KEYS = address.Event.__args__
 _MEMBERS = access.Event.__args__
 EVENTS: tuple[type[Fact], ...] = (*_Own.__args__, *_KEYS, *_MEMBERS)
-KEPT: tuple[type[Fact], ...] = tuple(e for e in EVENTS if e is not UpdateTaken)  # that are folded
+KEPT: tuple[type[Fact], ...] = tuple(e for e in EVENTS if e is not UpdateTaken)  # change the state
 
 
 def evolve(chats: Chats, event: Event, at: float) -> Chats:
-    """What `event` means for the chats."""
+    """Return `chats` after `event`."""
     match event:
         case address.KeyBound() | address.BusyModeChosen():
             return replace(chats, keys=address.evolve(chats.keys, event, at))

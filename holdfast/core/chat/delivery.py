@@ -1,9 +1,10 @@
-"""The delivery: one message on its way out, and what is known about its arrival.
+"""The delivery: one outgoing message, and what is known about its arrival.
 
-Sending is recorded before the platform is called and its answer after. What is
-found sending after a crash is *ambiguous*: the platform may have it. Where the
-platform has an idempotent send it is simply sent again; elsewhere the policy says
-whether it goes out once more, marked as possibly repeated, or is held for a person.
+The start of a send is recorded before the platform is called, its result after. A delivery that
+is found in the middle of sending after a crash is *ambiguous*: the platform may have it. If the
+platform's send is idempotent, it is sent again. Otherwise the policy decides if it is sent again,
+marked as possibly repeated, or held for the operator. A platform that accepts nothing is retried
+for days, with growing waits.
 """
 
 from enum import StrEnum
@@ -12,22 +13,22 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.address import Address
+from holdfast.core.machine import moved
 from holdfast.core.types import DeliveryId, Fact, RunId, Value
-from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
+class DeliveryStatus(StrEnum):
     PENDING = "pending"
     SENDING = "sending"
-    RETRY = "retry"  # the platform said no for now; due again at a time
+    RETRY = "retry"  # the platform refused it for now; it is due again at a set time
     AMBIGUOUS = "ambiguous"  # the platform may or may not have it
-    HELD = "held"  # waits for a person
+    HELD = "held"  # waits for the operator
     SENT = "sent"
     DEAD = "dead"  # given up, visibly
 
     @property
     def final(self) -> bool:
-        return self in {Status.SENT, Status.DEAD}
+        return self in {DeliveryStatus.SENT, DeliveryStatus.DEAD}
 
 
 class OnAmbiguous(StrEnum):
@@ -36,18 +37,18 @@ class OnAmbiguous(StrEnum):
 
 
 class DeliveryQueued(Fact, tag="delivery.queued", omit_defaults=True):
-    """A message on its way to a chat, behind those before it there."""
+    """A message to a chat, queued behind the earlier ones there."""
 
     delivery_id: DeliveryId
-    address: Address  # where; whoever spoke there does not matter
+    address: Address  # the chat and thread, without a user
     text: str  # markdown
-    of_run: RunId = RunId("")  # that it belongs to, if to one
-    reply_to: str = ""  # the platform's name for the message it answers
-    edits: DeliveryId = DeliveryId("")  # that it takes the place of
-    buttons: tuple[tuple[str, str], ...] = ()  # what each says, and what a press of it means
-    hosts: tuple[str, ...] = ()  # that the user named: other addresses are disarmed
-    perishable: bool = False  # worth nothing after a restart
-    verbatim: bool = False  # somebody judges what it shows: no address in it is disarmed
+    of_run: RunId = RunId("")  # the run it belongs to; empty: none
+    reply_to: str = ""  # the platform's id of the message it answers
+    edits: DeliveryId = DeliveryId("")  # the message that it replaces
+    buttons: tuple[tuple[str, str], ...] = ()  # label and data of each
+    hosts: tuple[str, ...] = ()  # hosts the user named: links to others are made inactive
+    perishable: bool = False  # not sent after a restart
+    verbatim: bool = False  # the user has to judge this text: its links are not changed
 
 
 class SendStarted(Fact, tag="delivery.started"):
@@ -68,7 +69,7 @@ class SendDeferred(Fact, tag="delivery.retry"):
 class SendDoubted(Fact, tag="delivery.ambiguous", omit_defaults=True):
     delivery_id: DeliveryId
     reason: str
-    due_at: float = 0.0  # no copy before that
+    due_at: float = 0.0  # not sent again before that
 
 
 class SendHeld(Fact, tag="delivery.held"):
@@ -77,10 +78,10 @@ class SendHeld(Fact, tag="delivery.held"):
 
 
 class SendReleased(Fact, tag="delivery.released"):
-    """A person wants it sent again."""
+    """The operator wants it sent again."""
 
     delivery_id: DeliveryId
-    at: float = 0.0  # when; from here on its age counts
+    at: float = 0.0  # its age is counted from here
 
 
 class SendAbandoned(Fact, tag="delivery.dead"):
@@ -98,21 +99,14 @@ Event = (
     | SendAbandoned
 )
 
-P, S, R, A, H, D = (
-    Status.PENDING,
-    Status.SENDING,
-    Status.RETRY,
-    Status.AMBIGUOUS,
-    Status.HELD,
-    Status.DEAD,
-)
+P, S, R, A, H, _SENT, D = DeliveryStatus
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
+TRANSITIONS: dict[tuple[DeliveryStatus, type[Event]], DeliveryStatus] = {
     (P, SendStarted): S,
     (P, SendHeld): H,
     (P, SendAbandoned): D,
-    (S, SendAccepted): Status.SENT,
+    (S, SendAccepted): _SENT,
     (S, SendDeferred): R,
     (S, SendDoubted): A,
     (S, SendAbandoned): D,
@@ -131,23 +125,18 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
 class Delivery(msgspec.Struct, frozen=True):
     id: DeliveryId
     queued_at: float = 0.0
-    status: Status = Status.PENDING
+    status: DeliveryStatus = DeliveryStatus.PENDING
     attempts: int = 0
     repeated: bool = False  # the platform may already have a copy
-    doubts: int = 0  # so often nobody knew whether it had arrived, since a person had a look
+    doubts: int = 0  # how often it became ambiguous since the operator last released it
     due_at: float = 0.0
-    external_id: str = ""  # the platform's name for it
-    reason: str = ""  # of the last trouble
+    external_id: str = ""  # the platform's id
+    reason: str = ""  # of the last failure
 
 
 def evolve(delivery: Delivery, event: Event) -> Delivery:
-    """What `event` means for `delivery`."""
-    try:
-        status = TRANSITIONS[delivery.status, type(event)]
-    except KeyError:
-        raise IllegalTransition(
-            f"{type(event).__name__} while delivery {delivery.id} is {delivery.status}"
-        ) from None
+    """Return `delivery` after `event`."""
+    status = moved(TRANSITIONS, delivery.status, event, "delivery", delivery.id)
     match event:
         case SendStarted():
             return replace(delivery, status=status, attempts=delivery.attempts + 1)
@@ -165,78 +154,112 @@ def evolve(delivery: Delivery, event: Event) -> Delivery:
 
 
 class Send(Value):
-    """Hand it to the platform; say so if it may be a repetition."""
+    """Send it; `marked`: tell the reader that it may be a repetition."""
 
     marked: bool
 
 
-class Doubt(Value):
-    """It was on its way when the process ended."""
+class DoubtDelivery(Value):
+    """Record that it is ambiguous: it was being sent when the process ended."""
 
 
 class Hold(Value):
-    """Leave it to a person."""
+    """Leave it to the operator."""
+
+
+class AbandonDelivery(Value):
+    """Give up after days of attempts, and record it."""
 
 
 class WaitUntil(Value):
     due_at: float
 
 
-class Rest(Value):
+class DeliveryRests(Value):
     """Nothing to do."""
 
 
-Step = Send | Doubt | Hold | WaitUntil | Rest
+Step = Send | DoubtDelivery | Hold | AbandonDelivery | WaitUntil | DeliveryRests
 
 
-class Policy(Value):
-    idempotent: bool  # the platform drops a second copy by itself
+class DeliveryPolicy(Value):
+    idempotent: bool  # the platform drops a second copy
     on_ambiguous: OnAmbiguous
 
 
-def next_step(delivery: Delivery, policy: Policy, now: float) -> Step:
-    """What to do now, when no send of it is in flight here. Total."""
+def next_step(delivery: Delivery, policy: DeliveryPolicy, now: float) -> Step:
+    """Return what to do with a delivery that is not being sent in this process. Total."""
     marked = delivery.repeated and not policy.idempotent
     match delivery.status:
-        case Status.PENDING:
+        case DeliveryStatus.PENDING:
             return Send(marked)
-        case Status.SENDING:
-            return Doubt()
-        case Status.RETRY | Status.AMBIGUOUS:
-            if _is_for_a_person(delivery, policy, now):
+        case DeliveryStatus.SENDING:
+            return DoubtDelivery()
+        case DeliveryStatus.RETRY | DeliveryStatus.AMBIGUOUS:
+            if _must_hold(delivery, policy):
                 return Hold()
+            if _is_too_old(delivery, now):
+                return AbandonDelivery()
             return Send(marked) if now >= delivery.due_at else WaitUntil(delivery.due_at)
         case _:  # held, sent, dead
-            return Rest()
+            return DeliveryRests()
 
 
-GIVE_UP_S = 24 * 3600.0
+GIVE_UP_S = 3 * 24 * 3600.0
+LEAST_TRIES = 20  # before giving up: a gateway that was down for days has not tried
+LATE_S = 3600.0  # after so long the operator is told
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 300.0
-DOUBTS = 8  # after so many no more copies, whether the platform or our own end left them
+LONGEST_DOUBT_S = 900.0  # longer, because each attempt may send one more copy
 
 
-def _is_for_a_person(delivery: Delivery, policy: Policy, now: float) -> bool:
-    """Whether it may have arrived, and another copy would help nobody."""
-    if not delivery.doubts:
-        return False
-    if now - delivery.queued_at >= GIVE_UP_S:
-        return True
-    never = policy.on_ambiguous is OnAmbiguous.HOLD and delivery.status is Status.AMBIGUOUS
-    return not policy.idempotent and (never or delivery.doubts >= DOUBTS)
+def _must_hold(delivery: Delivery, policy: DeliveryPolicy) -> bool:
+    """Tell if it may have arrived and the operator wants no second copy."""
+    held = policy.on_ambiguous is OnAmbiguous.HOLD and not policy.idempotent
+    return held and delivery.status is DeliveryStatus.AMBIGUOUS
 
 
-def doubt(delivery: Delivery, reason: str, now: float) -> SendDoubted:
-    """What to say when nobody knows whether the platform has it. Each time a copy waits longer."""
-    backoff = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(delivery.doubts, 16))
-    return SendDoubted(delivery_id=delivery.id, reason=reason, due_at=now + backoff)
+def _is_too_old(delivery: Delivery, now: float) -> bool:
+    return delivery.attempts >= LEAST_TRIES and now - delivery.queued_at >= GIVE_UP_S
+
+
+def is_late(delivery: Delivery, now: float) -> bool:
+    """Tell if it has waited so long that the operator has to be told."""
+    return now - delivery.queued_at >= LATE_S
+
+
+def doubt(delivery: Delivery, reason: str, jitter: float, now: float) -> SendDoubted:
+    """Return the fact that the platform may have it. Waits grow. `jitter` is in [0, 1)."""
+    wait_s = _backoff(delivery.doubts, LONGEST_DOUBT_S, jitter)
+    return SendDoubted(delivery_id=delivery.id, reason=reason, due_at=now + wait_s)
+
+
+def cut(delivery: Delivery, reason: str, now: float) -> SendDoubted:
+    """Return the fact that the process ended while it was being sent.
+
+    The first copy after that is sent at once; if the gateway dies each time, the waits grow.
+    """
+    wait_s = _backoff(delivery.doubts - 1, LONGEST_DOUBT_S, 1.0) if delivery.doubts else 0.0
+    return SendDoubted(delivery_id=delivery.id, reason=reason, due_at=now + wait_s)
 
 
 def defer(
     delivery: Delivery, reason: str, after_s: float, jitter: float, now: float
 ) -> SendDeferred | SendAbandoned:
-    """What to say when the platform would not have it now. `jitter` is in [0, 1)."""
-    if now - delivery.queued_at >= GIVE_UP_S:
-        return SendAbandoned(delivery_id=delivery.id, reason=f"gave up after a day: {reason}")
-    backoff = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(delivery.attempts - 1, 16))
-    wait_s = max(after_s, backoff * (0.5 + jitter / 2))
+    """Return the fact that the platform refused it for now, or that it is given up.
+
+    `after_s` is the wait that the platform asks for, which is used unchanged; 0: none.
+    """
+    if _is_too_old(delivery, now):
+        return SendAbandoned(delivery_id=delivery.id, reason=gave_up(reason))
+    wait_s = after_s or _backoff(delivery.attempts - 1, LONGEST_RETRY_S, jitter)
     return SendDeferred(delivery_id=delivery.id, reason=reason, due_at=now + wait_s)
+
+
+def gave_up(reason: str) -> str:
+    """Return the reason of a message that is given up."""
+    return f"gave up after 3 days: {reason}"
+
+
+def _backoff(before: int, longest_s: float, jitter: float) -> float:
+    """Return a wait that doubles each time, up to a limit, less up to a half by jitter."""
+    return min(longest_s, FIRST_RETRY_S * 2.0 ** min(before, 16)) * (0.5 + jitter / 2)

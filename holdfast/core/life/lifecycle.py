@@ -1,14 +1,13 @@
-"""The process: the way up, the way down, and what it says to whoever started it.
+"""The process: its start, its shutdown and its exit codes.
 
-There is no state that a killed process leaves behind: every start is a recovery,
-and a shutdown is a crash with courtesy. These statuses live in memory, tell the
-health page the truth and decide what may be accepted: only `ready` takes new work;
-`draining` still answers what was accepted before.
+Every start is a recovery, so a killed process needs no cleanup. These statuses are in memory
+only. The health page reports them, and they decide what is accepted: only `ready` takes new
+work; `draining` still serves what was accepted before.
 
-What outlives the process are facts: `wanted` is the operator's word and decides what the
-next boot does, `state` only reports. A stop the operator asks for makes both `stopped`. A
-bare signal (a container made anew, a kill) is nobody's word: both end as `running`. A
-restart passes through the state `stopped` and stays wanted.
+Two facts outlive the process: `wanted` is what the operator wants and decides what the next boot
+does; `state` only reports. A stop by the operator sets both to `stopped`. A bare signal (a
+recreated container, a kill) is not a request by the operator: both end as `running`. A restart
+passes through the state `stopped`, and `wanted` stays `running`.
 """
 
 from enum import StrEnum
@@ -19,7 +18,7 @@ from holdfast.core.types import Fact, Owner, Value
 from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
+class LifecyclePhase(StrEnum):
     STARTING = "starting"
     RECOVERING = "recovering"
     READY = "ready"
@@ -28,7 +27,7 @@ class Status(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self is Status.STOPPED
+        return self is LifecyclePhase.STOPPED
 
 
 class Change(StrEnum):
@@ -39,11 +38,11 @@ class Change(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why the process ends."""
+    """The reason for the end of the process."""
 
-    STOP = "stop"  # the operator asked for it
+    STOP = "stop"  # requested by the operator
     RESTART = "restart"  # likewise
-    SIGNAL = "signal"  # somebody's, without a word
+    SIGNAL = "signal"  # without a request by the operator
     MISCONFIGURED = "misconfigured"
     BROKEN = "broken"  # an internal error: the supervisor should start it again
 
@@ -54,58 +53,57 @@ class Supervisor(StrEnum):
     LAUNCHD = "launchd"
 
 
-S, V, R, D = Status.STARTING, Status.RECOVERING, Status.READY, Status.DRAINING
+S, V, R, D = (
+    LifecyclePhase.STARTING,
+    LifecyclePhase.RECOVERING,
+    LifecyclePhase.READY,
+    LifecyclePhase.DRAINING,
+)
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, Change], Status] = {
+TRANSITIONS: dict[tuple[LifecyclePhase, Change], LifecyclePhase] = {
     (S, Change.JOURNAL_OPENED): V,
     (S, Change.STOP_ASKED): D,
-    (S, Change.ENDED): Status.STOPPED,
+    (S, Change.ENDED): LifecyclePhase.STOPPED,
     (V, Change.RECOVERED): R,
     (V, Change.STOP_ASKED): D,
-    (V, Change.ENDED): Status.STOPPED,
+    (V, Change.ENDED): LifecyclePhase.STOPPED,
     (R, Change.STOP_ASKED): D,
-    (R, Change.ENDED): Status.STOPPED,
+    (R, Change.ENDED): LifecyclePhase.STOPPED,
     (D, Change.STOP_ASKED): D,
-    (D, Change.ENDED): Status.STOPPED,
+    (D, Change.ENDED): LifecyclePhase.STOPPED,
 }
 
 
-def evolve(status: Status, change: Change) -> Status:
-    """What `change` means while the process is `status`."""
+def evolve(status: LifecyclePhase, change: Change) -> LifecyclePhase:
+    """Return the status after `change`."""
     try:
         return TRANSITIONS[status, change]
     except KeyError:
         raise IllegalTransition(f"{change} while the process is {status}") from None
 
 
-class Admit(Value):
-    """Take it."""
-
-
 class Decline(Value):
-    """Do not take it; say why and that it is worth another try."""
+    """Refuse new work for now; `message` says why and to try again."""
 
     code: str
     message: str
 
 
-def decide(status: Status) -> Admit | Decline:
-    """Whether new work may be accepted now. Total."""
-    match status:
-        case Status.READY:
-            return Admit()
-        case Status.STARTING | Status.RECOVERING:
-            return Decline("gateway_starting", "The gateway is starting. Try again in a moment.")
-        case _:  # draining, stopped
-            return Decline(
-                "gateway_draining",
-                "The gateway is shutting down and takes no new work. Try again after it is back.",
-            )
+_STARTING = Decline("gateway_starting", "The gateway is starting. Try again in a moment.")
+_DRAINING = Decline(
+    "gateway_draining",
+    "The gateway is shutting down and takes no new work. Try again after it is back.",
+)
+# Only a ready process accepts new work.
+DECLINES: dict[LifecyclePhase, Decline] = {
+    **{LifecyclePhase.STARTING: _STARTING, LifecyclePhase.RECOVERING: _STARTING},
+    **{LifecyclePhase.DRAINING: _DRAINING, LifecyclePhase.STOPPED: _DRAINING},
+}
 
 
 def exit_code(reason: Reason, supervisor: Supervisor) -> int:
-    """What the process returns: 0 stopped, 75 start me again, 78 mend the config, 70 our fault."""
+    """Return the exit code: 0 stopped, 75 restart, 78 configuration error, 70 internal error."""
     if reason is Reason.RESTART and supervisor is Supervisor.LAUNCHD:
         return 75
     return _EXIT_CODES[reason]
@@ -121,25 +119,25 @@ _EXIT_CODES = {
 
 
 class Wanted(StrEnum):
-    """What the operator wants of the gateway."""
+    """The state that the operator wants for the gateway."""
 
     RUNNING = "running"
     STOPPED = "stopped"
 
 
-class State(StrEnum):
-    """What the gateway has last said of itself. It may be dead since."""
+class ReportedState(StrEnum):
+    """The last state that the gateway recorded. The process may have died since."""
 
     RUNNING = "running"
     DRAINING = "draining"
     STOPPED = "stopped"
 
 
-class Start(StrEnum):
-    """Who starts the process."""
+class StartedBy(StrEnum):
+    """The cause of the process's start."""
 
-    ASKED = "asked"  # an operator, or a supervisor on behalf of one
-    BOOT = "boot"  # the machine or the container: whether it is wanted is not known
+    ASKED = "asked"  # an operator, or a supervisor on an operator's request
+    BOOT = "boot"  # the machine or the container started, without a request by the operator
 
 
 class GatewayWanted(Fact, tag="gateway.wanted"):
@@ -148,51 +146,66 @@ class GatewayWanted(Fact, tag="gateway.wanted"):
 
 
 class GatewayBooted(Fact, tag="gateway.booted"):
-    """It serves from here on."""
+    """The gateway is up and serves requests."""
 
     version: str
 
 
 class GatewayState(Fact, tag="gateway.state"):
-    state: State
+    state: ReportedState
     running: int  # runs, at that moment
 
 
-Event = GatewayWanted | GatewayBooted | GatewayState
+class JournalRestored(Fact, tag="journal.restored"):
+    """A start found that the journal was restored from a backup, and settled its open work."""
+
+    runs: int  # the number of runs that were ended
+    messages: int  # the number of messages that are held
+
+
+Event = GatewayWanted | GatewayBooted | GatewayState | JournalRestored
 
 
 class Recorded(Value):
-    """What the facts say of the gateway."""
+    """The recorded state of the gateway."""
 
     wanted: Wanted = Wanted.RUNNING
-    state: State = State.STOPPED
+    state: ReportedState = ReportedState.STOPPED
     booted_at: float = 0.0
-    orderly: bool = True  # its end, whoever wanted it
+    orderly: bool = True  # its last shutdown was orderly
+    restored_at: float = 0.0  # 0: the journal was never restored
+    restored: JournalRestored | None = None
 
 
 def remember(known: Recorded, event: Event, at: float) -> Recorded:
-    """What `event` adds to what is known."""
+    """Return the recorded state after `event`."""
     match event:
         case GatewayWanted():
             return replace(known, wanted=event.wanted)
         case GatewayBooted():
-            return replace(known, state=State.RUNNING, booted_at=at, orderly=False)
+            return replace(known, state=ReportedState.RUNNING, booted_at=at, orderly=False)
+        case JournalRestored():
+            return replace(known, restored_at=at, restored=event)
         case _:  # GatewayState
-            return replace(known, state=event.state, orderly=event.state is not State.DRAINING)
+            return replace(
+                known, state=event.state, orderly=event.state is not ReportedState.DRAINING
+            )
 
 
-def stays_down(start: Start, known: Recorded) -> bool:
-    """Whether a start is to come to nothing, because the operator has said so."""
-    return start is Start.BOOT and known.wanted is Wanted.STOPPED
+def stays_down(start: StartedBy, known: Recorded) -> bool:
+    """Tell if this start has to end at once, because the operator had stopped the gateway."""
+    return start is StartedBy.BOOT and known.wanted is Wanted.STOPPED
 
 
-def take_back(known: Recorded, by: Owner) -> tuple[GatewayWanted, ...]:
-    """What a start that goes on says first: whoever asked for it wants it."""
+def want_running(known: Recorded, by: Owner) -> tuple[GatewayWanted, ...]:
+    """Return the facts that withdraw an earlier stop: a requested start means that it is wanted."""
     if known.wanted is Wanted.RUNNING:
         return ()
     return (GatewayWanted(wanted=Wanted.RUNNING, by=by),)
 
 
-def last_state(reason: Reason) -> State:
-    """What an orderly end says of itself."""
-    return State.STOPPED if reason in (Reason.STOP, Reason.RESTART) else State.RUNNING
+def last_state(reason: Reason) -> ReportedState:
+    """Return the state to record at an orderly shutdown."""
+    return (
+        ReportedState.STOPPED if reason in (Reason.STOP, Reason.RESTART) else ReportedState.RUNNING
+    )

@@ -1,11 +1,14 @@
-"""The tool call: from the model's wish to a result the model can read.
+"""The tool call: from the model's proposal to a result that the model can read.
 
-A call is recorded as started before its effect and settled after it. What is found
-started and not settled after a crash is *doubtful*: it may or may not have had its
-effect. A doubtful call of a tool that is safe to repeat starts again; of one that leaves
-evidence the evidence is adopted; any other is settled as unknown, and the model is told.
-A call that waits (for an approval, an answer, a child) is asked or parked: it holds no task,
-and somebody's fact ends it.
+A call is recorded as started before its effect and as settled after it. A call that is
+found started but not settled after a crash is *doubtful*: it may or may not have had its
+effect. If the tool is safe to repeat, the call starts again. If the tool leaves evidence,
+that evidence becomes the result. Otherwise the call is settled as unknown and the model is told.
+
+A call that waits (for an approval, an answer or a child run) is asked or parked. It occupies
+no task; a later fact ends the wait. While a user is asked about a call that depends on the
+files as they are now, the later calls of its turn do not start, because they could change
+those files.
 """
 
 from enum import StrEnum
@@ -13,13 +16,13 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.inbox import Came
+from holdfast.core.inbox import UpdateRef
+from holdfast.core.machine import moved
 from holdfast.core.messages import Proposal
 from holdfast.core.types import CallId, Fact, RequestId, RunId, Value
-from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
+class CallStatus(StrEnum):
     PROPOSED = "proposed"
     ASKED = "asked"  # waits for an approval; nothing has happened yet
     CLEARED = "cleared"  # approved; may start
@@ -30,40 +33,41 @@ class Status(StrEnum):
 
     @property
     def final(self) -> bool:
-        return self is Status.SETTLED
+        return self is CallStatus.SETTLED
 
     @property
     def waiting(self) -> bool:
-        return self is Status.ASKED or self is Status.PARKED
+        return self is CallStatus.ASKED or self is CallStatus.PARKED
 
 
 class Outcome(StrEnum):
     OK = "ok"
     FAILED = "failed"
     DENIED = "denied"
-    ABORTED = "aborted"  # it had no effect, or its effect does not matter
-    UNKNOWN = "unknown"  # it may have had its effect; never run again
+    ABORTED = "aborted"  # no effect, or one that does not matter
+    UNKNOWN = "unknown"  # it may have taken effect; it is never run again
 
 
 class OnCrash(StrEnum):
-    """What a tool says about being cut in the middle."""
+    """A tool's declaration of what to do with a call that a crash interrupted."""
 
     REPEAT = "repeat"
     UNKNOWN = "unknown"
-    ADOPT = "adopt"  # it leaves evidence of what became of it
+    ADOPT = "adopt"  # it leaves evidence of its outcome
 
 
 class Kept(Fact, omit_defaults=True):
-    """The previous version of a file that a call changed: what undo needs."""
+    """The previous version of a file that a call changed, for undo."""
 
     path: str
     blob: str = ""  # empty: there was no file before
 
 
-class CallAsked(Fact, tag="call.asked"):
+class CallAsked(Fact, tag="call.asked", omit_defaults=True):
     run_id: RunId
     call_id: CallId
     request_id: RequestId
+    holds: bool = False  # later calls of its turn start only after this one has ended
 
 
 class CallCleared(Fact, tag="call.cleared"):
@@ -76,16 +80,16 @@ class CallStarted(Fact, tag="call.started", omit_defaults=True):
     call_id: CallId
     tool: str
     preview: str = ""
-    quiet: bool = False  # no step of the work: it shows itself
+    quiet: bool = False  # not counted or shown as a step
 
 
 class CallParked(Fact, tag="call.parked", omit_defaults=True):
     run_id: RunId
     call_id: CallId
     reason: str
-    question: str = ""  # to the user, whose next words are the answer
-    options: tuple[str, ...] = ()  # that they may choose from, or not
-    child: RunId = RunId("")  # that it waits for
+    question: str = ""  # for the user, whose next message is the answer
+    options: tuple[str, ...] = ()  # suggested answers; the user may give another one
+    child: RunId = RunId("")  # the run it waits for
 
 
 class CallSettled(Fact, tag="call.settled", omit_defaults=True):
@@ -97,75 +101,66 @@ class CallSettled(Fact, tag="call.settled", omit_defaults=True):
     duration_s: float = 0.0
     cwd: str = ""
     kept: tuple[Kept, ...] = ()
-    summary: str = ""  # a word for people: how it ended, if that is not plain
+    summary: str = ""  # for people: how it ended, if the outcome does not tell
 
 
 class CallAnswered(Fact, tag="call.answered", omit_defaults=True):
-    """What a parked call waited for has come; it is settled with it."""
+    """The answer that a parked call waited for has arrived; the call is settled with it."""
 
     run_id: RunId
     call_id: CallId
-    came: Came | None = None  # the words from a chat that it was
+    came: UpdateRef | None = None  # the chat message that was the answer
 
 
 Event = CallAsked | CallCleared | CallStarted | CallParked | CallSettled
 
-P, A, C, S, K, D = (
-    Status.PROPOSED,
-    Status.ASKED,
-    Status.CLEARED,
-    Status.STARTED,
-    Status.PARKED,
-    Status.DOUBTFUL,
-)
+P, A, C, S, K, D, E = CallStatus
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
+TRANSITIONS: dict[tuple[CallStatus, type[Event]], CallStatus] = {
     (P, CallAsked): A,
     (P, CallStarted): S,
-    (P, CallSettled): Status.SETTLED,  # refused before it began: bad arguments, no such tool
+    (P, CallSettled): E,  # refused before it started: bad arguments, no such tool
     (A, CallCleared): C,
-    (A, CallSettled): Status.SETTLED,
+    (A, CallSettled): E,
     (C, CallStarted): S,
-    (C, CallSettled): Status.SETTLED,
+    (C, CallSettled): E,
     (S, CallParked): K,
-    (S, CallSettled): Status.SETTLED,
-    (K, CallSettled): Status.SETTLED,
+    (S, CallSettled): E,
+    (K, CallSettled): E,
     (D, CallStarted): S,
-    (D, CallSettled): Status.SETTLED,
+    (D, CallSettled): E,
 }
-RULES = ((S, "the process ended", D),)  # no fact of its own: `cut`
+RULES = ((S, "the process ended", D),)  # there is no fact for this: see `cut`
 
 
 class Call(msgspec.Struct, frozen=True):
     proposal: Proposal
-    status: Status = Status.PROPOSED
+    status: CallStatus = CallStatus.PROPOSED
     parked: CallParked | None = None  # what it waits for
+    holds: bool = False  # while the user is asked about it, later calls of its turn do not start
 
     @property
     def question(self) -> str:
-        """What the user is asked; empty: nothing."""
+        """The question to the user; empty if there is none."""
         return self.parked.question if self.parked else ""
 
 
 def evolve(call: Call, event: Event) -> Call:
-    """What `event` means for `call`."""
-    try:
-        status = TRANSITIONS[call.status, type(event)]
-        return replace(call, status=status, parked=event if isinstance(event, CallParked) else None)
-    except KeyError:
-        raise IllegalTransition(
-            f"{type(event).__name__} while call {call.proposal.call_id} is {call.status}"
-        ) from None
+    """Return `call` after `event`."""
+    status = moved(TRANSITIONS, call.status, event, "call", call.proposal.call_id)
+    parked = event if isinstance(event, CallParked) else None
+    holds = isinstance(event, CallAsked) and event.holds
+    return replace(call, status=status, parked=parked, holds=holds)
 
 
 def cut(call: Call) -> Call:
-    """What the end of the process means for `call`: in flight becomes doubtful."""
-    return replace(call, status=Status.DOUBTFUL) if call.status is Status.STARTED else call
+    """Return `call` after the process ended: a call in flight becomes doubtful."""
+    return replace(call, status=CallStatus.DOUBTFUL) if call.status is CallStatus.STARTED else call
 
 
 class Begin(Value):
-    """Start it (again)."""
+    """Start the call, for the first time or again."""
 
 
 class Settle(Value):
@@ -176,14 +171,14 @@ class Settle(Value):
 
 
 class Adopt(Value):
-    """See what the evidence says; if it says nothing, the outcome is unknown."""
+    """Take the result from the evidence; without evidence, the outcome is unknown."""
 
 
-class Leave(Value):
-    """Somebody else's fact moves it on."""
+class LeaveCall(Value):
+    """Do nothing: a fact from elsewhere continues or has ended the call."""
 
 
-Step = Begin | Settle | Adopt | Leave
+Step = Begin | Settle | Adopt | LeaveCall
 
 UNKNOWN_TEXT = (
     "Outcome unknown: the process was interrupted while this call was in flight. It may or may "
@@ -193,23 +188,23 @@ ABORTED_TEXT = "Not run: the run was stopped before this call could finish."
 
 
 def next_step(call: Call, on_crash: OnCrash) -> Step:
-    """What to do with `call` now, when nothing of it is in flight here. Total."""
+    """Return what to do with a `call` that is not in flight in this process. Total."""
     match call.status:
-        case Status.PROPOSED | Status.CLEARED:
+        case CallStatus.PROPOSED | CallStatus.CLEARED:
             return Begin()
-        case Status.DOUBTFUL if on_crash is OnCrash.REPEAT:
+        case CallStatus.DOUBTFUL if on_crash is OnCrash.REPEAT:
             return Begin()
-        case Status.DOUBTFUL if on_crash is OnCrash.ADOPT:
+        case CallStatus.DOUBTFUL if on_crash is OnCrash.ADOPT:
             return Adopt()
-        case Status.DOUBTFUL | Status.STARTED:
+        case CallStatus.DOUBTFUL | CallStatus.STARTED:
             return Settle(Outcome.UNKNOWN, UNKNOWN_TEXT)
         case _:  # asked, parked, settled
-            return Leave()
+            return LeaveCall()
 
 
 def abort(call: Call, on_crash: OnCrash) -> Settle:
-    """How `call` ends when its run is stopped. Total over calls that are not settled."""
-    begun = call.status in {Status.STARTED, Status.DOUBTFUL}
+    """Return how `call` ends when its run is stopped. Total over calls that are not settled."""
+    begun = call.status in {CallStatus.STARTED, CallStatus.DOUBTFUL}
     if begun and on_crash is not OnCrash.REPEAT:
         return Settle(Outcome.UNKNOWN, UNKNOWN_TEXT)
     return Settle(Outcome.ABORTED, ABORTED_TEXT)

@@ -1,9 +1,9 @@
-"""The background process: it outlives its call, and its end is told to the session.
+"""The background process: it outlives its call, and the session is told when it ends.
 
-A process is *running* from its call's result on and *ended* once that is written down; what
-became of one that nobody watched (the gateway was gone) is found out at the next start. If
-its run asked for it and late words reach somebody, the end is a new input of the session,
-and so are lines that match what was asked for, a few at a time.
+A process is *running* as soon as its call has a result, and *ended* once its end is recorded.
+If it ended while the gateway was down, the next start finds out how. If the run asked to be
+notified, and messages after the run's end can be delivered, the end of the process becomes a
+new input of the session. So do output lines that match the watched patterns, a few at a time.
 """
 
 from collections.abc import Mapping
@@ -13,37 +13,41 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.run import Origin
+from holdfast.core.material import fenced
+from holdfast.core.run.run import Origin
 from holdfast.core.types import CallId, Fact, ProcessId, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
-def name(run_id: RunId, turn: int, call_id: CallId) -> ProcessId:
-    """What the process of a call is called: always the same. Some models count calls per turn."""
+def id_for(run_id: RunId, turn: int, call_id: CallId) -> ProcessId:
+    """Return the id of a call's process, always the same one.
+
+    The turn is a part of it because some models number their calls from 1 in every turn.
+    """
     return ProcessId(f"proc_{sha256(f'{run_id}/{turn}/{call_id}'.encode()).hexdigest()[:12]}")
 
 
-class Status(StrEnum):
+class ProcessStatus(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
 
     @property
     def final(self) -> bool:
-        return self is Status.ENDED
+        return self is ProcessStatus.ENDED
 
 
-class Cause(StrEnum):
-    """Why a process is over."""
+class ProcessEnd(StrEnum):
+    """The cause of a process's end."""
 
     EXITED = "exited"
     TIMEOUT = "timeout"
     KILLED = "killed"  # on request
     MEMORY = "memory"
     RESTART = "restart"  # the gateway it belonged to has ended
-    LOST = "lost"  # it is gone, and nobody wrote down how
+    LOST = "lost"  # it is gone, and there is no record of how it ended
 
 
-# None of these has a `run_id`: they are the session's, and come after the run's end too.
+# These facts have no `run_id`: they belong to the session and may come after the run's end.
 class ProcessStarted(Fact, tag="process.started", omit_defaults=True):
     process_id: ProcessId
     started_by: RunId
@@ -56,7 +60,7 @@ class ProcessStarted(Fact, tag="process.started", omit_defaults=True):
 
 
 class ProcessMatched(Fact, tag="process.matched"):
-    """Lines it wrote that somebody waits for, up to `offset` of its output."""
+    """Output lines that match a watched pattern, up to `offset` in the output."""
 
     process_id: ProcessId
     offset: int
@@ -65,30 +69,29 @@ class ProcessMatched(Fact, tag="process.matched"):
 
 class ProcessEnded(Fact, tag="process.ended", omit_defaults=True):
     process_id: ProcessId
-    cause: Cause
+    cause: ProcessEnd
     exit_code: int | None = None
     signal: int | None = None
     duration_s: float = 0.0
     output_bytes: int = 0
-    tail: str = ""  # the last of its output
+    tail: str = ""  # the end of its output
 
 
 Event = ProcessStarted | ProcessMatched | ProcessEnded
 
-R = Status.RUNNING
+R = ProcessStatus.RUNNING
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[tuple[Status, type[ProcessMatched] | type[ProcessEnded]], Status] = {
-    (R, ProcessMatched): R,
-    (R, ProcessEnded): Status.ENDED,
-}
+TRANSITIONS: dict[
+    tuple[ProcessStatus, type[ProcessMatched] | type[ProcessEnded]], ProcessStatus
+] = {(R, ProcessMatched): R, (R, ProcessEnded): ProcessStatus.ENDED}
 
 
-class Process(msgspec.Struct, frozen=True):
+class BackgroundProcess(msgspec.Struct, frozen=True):
     started: ProcessStarted
     started_at: float
-    status: Status = Status.RUNNING
-    matches: int = 0  # how often somebody was told of lines
+    status: ProcessStatus = ProcessStatus.RUNNING
+    matches: int = 0  # the number of messages about matching lines
     matched_at: float = 0.0
     offset: int = 0
     ended: ProcessEnded | None = None
@@ -98,39 +101,38 @@ class Process(msgspec.Struct, frozen=True):
         return self.started.process_id
 
 
-Processes = Mapping[ProcessId, Process]
+Processes = Mapping[ProcessId, BackgroundProcess]
 
 KEEP_ENDED = 16
 
 
 def evolve(processes: Processes, event: Event, at: float) -> Processes:
-    """What `event` means for a session's processes. Of the ended only the last are kept."""
+    """Return a session's processes after `event`. Of the ended ones, only the last are kept."""
     before = processes.get(event.process_id)
     if isinstance(event, ProcessStarted):
         if before is not None:
-            raise IllegalTransition(f"ProcessStarted for {event.process_id}, which was started")
-        return _bounded({**processes, event.process_id: Process(event, at)})
+            raise IllegalTransition(f"ProcessStarted for {event.process_id}, which exists already")
+        return _bounded({**processes, event.process_id: BackgroundProcess(event, at)})
     if before is None or (before.status, type(event)) not in TRANSITIONS:
         status = "not known" if before is None else before.status
         raise IllegalTransition(f"{type(event).__name__} while {event.process_id} is {status}")
     if isinstance(event, ProcessEnded):
-        after = replace(before, status=Status.ENDED, ended=event)
+        after = replace(before, status=ProcessStatus.ENDED, ended=event)
     else:
-        told = before.matches + 1
-        after = replace(before, matches=told, matched_at=at, offset=event.offset)
+        after = replace(before, matches=before.matches + 1, matched_at=at, offset=event.offset)
     others = {k: p for k, p in processes.items() if k != event.process_id or not after.status.final}
     return {**others, event.process_id: after}  # in the order they ended
 
 
-def _bounded(processes: dict[ProcessId, Process]) -> dict[ProcessId, Process]:
+def _bounded(processes: dict[ProcessId, BackgroundProcess]) -> dict[ProcessId, BackgroundProcess]:
     ended = [p.id for p in processes.values() if p.status.final]
     for process_id in ended[:-KEEP_ENDED]:
         del processes[process_id]
     return processes
 
 
-def left_by(processes: Processes, run_id: RunId) -> tuple[ProcessId, ...]:
-    """What a run has left running, but for what was granted to live on."""
+def left_running(processes: Processes, run_id: RunId) -> tuple[ProcessId, ...]:
+    """Return the processes that a run left running, without those approved to go on (detach)."""
     return tuple(
         p.id
         for p in processes.values()
@@ -139,7 +141,7 @@ def left_by(processes: Processes, run_id: RunId) -> tuple[ProcessId, ...]:
 
 
 class Notice(Value):
-    """What a process may tell later, and what it may not and why."""
+    """The notifications a process can give, and why others are not possible."""
 
     notify: bool
     watch: tuple[str, ...]
@@ -147,10 +149,10 @@ class Notice(Value):
 
 
 def notice(origin: Origin, *, notify: bool, watch: tuple[str, ...]) -> Notice:
-    """What of `notify` and `watch` can be kept where the run works for `origin`."""
+    """Return which of `notify` and `watch` are possible for a run with this `origin`."""
     if origin.late or not (notify or watch):
         return Notice(notify, watch, "")
-    asked = " and ".join(
+    requested = " and ".join(
         name
         for name, wanted in (("notify_on_complete", notify), ("watch_patterns", watch))
         if wanted
@@ -159,9 +161,9 @@ def notice(origin: Origin, *, notify: bool, watch: tuple[str, ...]) -> Notice:
         notify=False,
         watch=(),
         unsupported=(
-            f"{asked} is not possible here: nothing can be delivered after this run has ended "
-            f"({origin.platform or 'this door'}). The process runs all the same; look at it with "
-            "the process tool, action poll or wait."
+            f"{requested} is not possible here: nothing can be delivered after this run has ended "
+            f"({origin.platform or 'this connection'}). The process runs; check it with the "
+            "process tool, action poll or wait."
         ),
     )
 
@@ -170,44 +172,46 @@ WATCH_EVERY_S = 10.0
 WATCH_MOST = 20
 
 
-def may_tell(process: Process, now: float) -> bool:
-    """Whether lines that match may be told now: not too often, and not for ever."""
+def may_notify(process: BackgroundProcess, now: float) -> bool:
+    """Tell if a message about matching lines may be sent now; both rate and total are limited."""
     return process.matches < WATCH_MOST and now - process.matched_at >= WATCH_EVERY_S
 
 
-def matched_text(process: Process, lines: str) -> str:
-    """The input that lines are which somebody waits for."""
+def matched_text(process: BackgroundProcess, lines: str) -> str:
+    """Return the text of the input about matching lines."""
     last = process.matches + 1 >= WATCH_MOST
     more = "\n(This was the last such message; use the process tool.)" if last else ""
-    return (
-        f"[Background process {process.id} wrote lines that match what is watched for. "
-        f"Command: {process.started.command}]\n{lines}{more}"
-    )
+    head = f"[Background process {process.id} wrote lines that match a watched pattern.]"
+    return f"{head}\n{_material(process, lines)}{more}"
 
 
-def ended_text(process: Process, ended: ProcessEnded) -> str:
-    """The input that the end of a process is."""
-    output = f"\nThe end of its output:\n{ended.tail}" if ended.tail else "\nIt wrote nothing."
-    return (
-        f"[Background process {process.id} has ended: {how(ended)}. "
-        f"Command: {process.started.command}]{output}"
-    )
+def ended_text(process: BackgroundProcess, ended: ProcessEnded) -> str:
+    """Return the text of the input about the end of a process."""
+    head = f"[Background process {process.id} has ended: {describe_end(ended)}.]"
+    wrote = f"The end of its output:\n{ended.tail}" if ended.tail else "It wrote nothing."
+    return f"{head}\n{_material(process, wrote)}"
 
 
-def how(ended: ProcessEnded) -> str:
-    """How it ended, for people and models."""
+def _material(process: BackgroundProcess, wrote: str) -> str:
+    """Mark the command and its output as material: neither was written by the user."""
+    command = process.started.command
+    return fenced(f"background process {process.id}", f"Command: {command}\n{wrote}")
+
+
+def describe_end(ended: ProcessEnded) -> str:
+    """Describe how a process ended, for people and models."""
     match ended.cause:
-        case Cause.EXITED if ended.signal is not None:
+        case ProcessEnd.EXITED if ended.signal is not None:
             return f"killed by signal {ended.signal}"
-        case Cause.EXITED if ended.exit_code is not None:
+        case ProcessEnd.EXITED if ended.exit_code is not None:
             return f"exit code {ended.exit_code}"
-        case Cause.TIMEOUT:
-            return "killed: it ran out of time"
-        case Cause.KILLED:
+        case ProcessEnd.TIMEOUT:
+            return "killed: time limit reached"
+        case ProcessEnd.KILLED:
             return "killed on request"
-        case Cause.MEMORY:
+        case ProcessEnd.MEMORY:
             return "killed: memory"
-        case Cause.RESTART:
+        case ProcessEnd.RESTART:
             return "killed by the restart of the gateway"
         case _:
-            return "lost: it is gone, and nobody knows how it ended"
+            return "lost: it is gone, and there is no record of how it ended"

@@ -1,30 +1,35 @@
-"""The run: one agent's work on one input, from queued to its last word.
+"""The run: the agent's work on one input, from queued to its final answer.
 
-Everything that can change a run's status is in this file, and nothing in this file
-does anything: `evolve` says what a fact means, `next_step` says what to do about
-it. A run that starts, a run that goes on after a crash and a run that waited three
-days for an approval take the same path, because all of them are a folded journal.
+Everything that can change a run's status is in this file, and this file has no effects:
+`evolve` applies a fact, `next_step` decides what to do next. A run that starts, a run that
+goes on after a crash and a run that waited three days for an approval take the same path,
+because each is the fold of its facts in the journal.
 
-*Interrupted* is by us and will continue; *cancelled* is by a person, *failed* means
-that we gave up: both are final. After a stop was asked for only cancelled or failed
-may follow, and open calls are settled first. A run *waits* when every call it has
-open waits; as soon as one can move, it is queued again and wants a place.
+*Interrupted* means that the gateway cut the run and it will continue. *Cancelled* (by a
+person) and *failed* (the gateway gave up) are final. After a stop request a run can only
+become cancelled or failed, and its open calls are settled first. A run *waits* when each of
+its open calls waits, or may not start before one that waits. As soon as one call can go on,
+the run is queued again.
 
-A run begins with one unread input and may be given more (steering). Before each
-turn it reads what is unread; it never ends while something is.
+A run begins with one unread input and may be given more (steering). It reads unread inputs
+before each turn, and it never ends while one is unread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from itertools import takewhile
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import call as calls_machine
 from holdfast.core.address import Address
-from holdfast.core.call import Call
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
+from holdfast.core.machine import moved
 from holdfast.core.messages import Proposal
+from holdfast.core.run import call as calls_machine
+from holdfast.core.run.call import Call
+from holdfast.core.run.context import ContextExceeded, HistoryCompacted
 from holdfast.core.types import (
     CallId,
     Fact,
@@ -34,15 +39,15 @@ from holdfast.core.types import (
     SessionId,
     Usage,
     Value,
-    kind,
+    kind_of,
 )
 from holdfast.errors import IllegalTransition
 
 
-class Status(StrEnum):
+class RunPhase(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
-    WAITING = "waiting"  # every open call waits; holds no task and no place
+    WAITING = "waiting"  # every open call waits; occupies no task and does not count as running
     INTERRUPTED = "interrupted"  # cut by us; will be queued again
     COMPLETED = "completed"
     FAILED = "failed"
@@ -53,42 +58,42 @@ class Status(StrEnum):
         return self in _FINAL
 
 
-_FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+_FINAL = frozenset({RunPhase.COMPLETED, RunPhase.FAILED, RunPhase.CANCELLED})
 
 
-class Cause(StrEnum):
-    """What cut a run. The words are part of the contract."""
+class CutCause(StrEnum):
+    """The cause of a cut. The values are a part of the API."""
 
     RESTART = "restart_timeout"
     SHUTDOWN = "shutdown_timeout"
     CRASH = "crash"
-    TERMINAL = "terminal_closed"  # the terminal that embedded the engine has left
-    JOURNAL = "journal_unavailable"  # nothing could be written down for a while
+    TERMINAL = "terminal_closed"  # the terminal that embedded the engine was closed
+    JOURNAL = "journal_unavailable"  # the journal could not be written for a while
 
 
-ORDERLY = frozenset({Cause.RESTART, Cause.SHUTDOWN})  # somebody asked for the end
+ORDERLY = frozenset({CutCause.RESTART, CutCause.SHUTDOWN})  # the shutdown was requested
 
 
 class Origin(Fact, omit_defaults=True):
-    """For whom a run works, and what it may count on there. Bound to the run, not its session."""
+    """The source of a run, and what is possible there. It belongs to the run, not the session."""
 
     platform: str = ""
-    answerable: bool = True  # somebody can be asked, now or later
-    late: bool = False  # what comes after its end still reaches somebody
-    address: Address | None = None  # the chat its answer goes to; None: whoever asked reads it
-    reply_to: str = ""  # the message there that it answers
-    works_for: Owner = Owner("")  # whose words it was given; empty: the session's owner's
-    progress: bool = False  # how far it is can be shown there
+    answerable: bool = True  # a user can answer questions there, now or later
+    late: bool = False  # messages after the run's end can still be delivered
+    address: Address | None = None  # the chat its answer goes to; None: the client reads it
+    reply_to: str = ""  # the chat message that it answers
+    works_for: Owner = Owner("")  # the user who sent the input; empty: the session's owner
+    progress: bool = False  # its progress can be shown there
 
 
 class Parent(Fact):
-    """The call that waits for a run, or began it: its child."""
+    """The call that started a child run."""
 
     session_id: SessionId
     run_id: RunId
     call_id: CallId
-    background: bool  # nobody waits: its end is told as a new input
-    depth: int = 1  # how many runs its child works for, one for the other
+    background: bool  # no call waits: the child's end becomes a new input
+    depth: int = 1  # the number of the child's ancestors
 
 
 class RunQueued(Fact, tag="run.queued", omit_defaults=True):
@@ -105,7 +110,7 @@ class RunStarted(Fact, tag="run.started", omit_defaults=True):
 
 
 class RunResumed(Fact, tag="run.resumed", omit_defaults=True):
-    """It goes on. `cause` names the interruption; empty after a wait."""
+    """The run goes on. `cause` names the interruption; it is empty after a wait."""
 
     run_id: RunId
     cause: str = ""
@@ -116,21 +121,21 @@ class RunRequeued(Fact, tag="run.requeued"):
 
 
 class RunHeld(Fact, tag="run.held"):
-    """It may be what ends the process: it is not driven until that is known, or `until`."""
+    """The run is suspected of crashing the process: not driven until cleared, or until `until`."""
 
     run_id: RunId
     until: float
 
 
 class RunIsolated(Fact, tag="run.isolated", omit_defaults=True):
-    """Of all that may be what ends the process, only this one is driven; or no longer only it."""
+    """Of all suspected runs only this one is driven; `alone` false ends that."""
 
     run_id: RunId
     alone: bool = True
 
 
 class RunCleared(Fact, tag="run.cleared"):
-    """Its earlier cuts do not count any more, and it is not held for them."""
+    """The run's earlier cuts no longer count, and it is no longer held."""
 
     run_id: RunId
 
@@ -145,8 +150,20 @@ class ModelAnswered(Fact, tag="model.answered", omit_defaults=True):
     model: str = ""
 
 
+class ModelFailed(Fact, tag="model.failed", omit_defaults=True):
+    """An attempt at a turn failed; another one follows."""
+
+    run_id: RunId
+    turn: int
+    attempt: int  # from 1
+    model: str  # that was asked
+    reason: str
+    next_model: str  # that is asked next
+    wait_s: float = 0.0  # after this time
+
+
 class MessageVoided(Fact, tag="message.void"):
-    """The text streamed for `turn` so far does not count: the model is asked again."""
+    """The text streamed so far for `turn` is void: the model is asked again."""
 
     run_id: RunId
     turn: int
@@ -160,7 +177,7 @@ class StopAsked(Fact, tag="run.stop_asked"):
 
 class RunInterrupted(Fact, tag="run.interrupted"):
     run_id: RunId
-    cause: Cause
+    cause: CutCause
     reason: str
     cut_at: float
 
@@ -196,7 +213,10 @@ Event = (
     | InputSuperseded
     | InputRefused
     | ModelAnswered
+    | ModelFailed
     | MessageVoided
+    | ContextExceeded
+    | HistoryCompacted
     | calls_machine.Event
     | StopAsked
     | RunInterrupted
@@ -205,12 +225,12 @@ Event = (
     | RunCancelled
 )
 
-Q, R, W, X = Status.QUEUED, Status.RUNNING, Status.WAITING, Status.INTERRUPTED
+Q, R, W, X = RunPhase.QUEUED, RunPhase.RUNNING, RunPhase.WAITING, RunPhase.INTERRUPTED
 
-# The whole machine. docs/state-machines.md is drawn from this table. Two rules stand
-# above it: a run that is queued or running while every open call waits is waiting; and
-# a run completes only when that is its next step, and is cancelled with nothing open.
-TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
+# The whole machine. docs/state-machines.md is drawn from this table. Two rules take precedence:
+# a queued or running run becomes waiting when every open call waits; and a run completes only
+# if that is its next step, and is cancelled only if no call and no input is open.
+TRANSITIONS: dict[tuple[RunPhase, type[Event]], RunPhase] = {
     (Q, RunStarted): R,
     (Q, RunResumed): R,
     (Q, RunHeld): X,
@@ -222,8 +242,8 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (Q, calls_machine.CallCleared): Q,
     (Q, calls_machine.CallSettled): Q,
     (Q, StopAsked): Q,
-    (Q, RunFailed): Status.FAILED,
-    (Q, RunCancelled): Status.CANCELLED,
+    (Q, RunFailed): RunPhase.FAILED,
+    (Q, RunCancelled): RunPhase.CANCELLED,
     (R, RunIsolated): R,
     (R, RunCleared): R,
     (R, InputAdmitted): R,
@@ -231,7 +251,10 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (R, InputSuperseded): R,
     (R, InputRefused): R,
     (R, ModelAnswered): R,
+    (R, ModelFailed): R,
     (R, MessageVoided): R,
+    (R, ContextExceeded): R,
+    (R, HistoryCompacted): R,
     (R, calls_machine.CallAsked): R,
     (R, calls_machine.CallCleared): R,
     (R, calls_machine.CallStarted): R,
@@ -239,9 +262,9 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (R, calls_machine.CallSettled): R,
     (R, StopAsked): R,
     (R, RunInterrupted): X,
-    (R, RunCompleted): Status.COMPLETED,
-    (R, RunFailed): Status.FAILED,
-    (R, RunCancelled): Status.CANCELLED,
+    (R, RunCompleted): RunPhase.COMPLETED,
+    (R, RunFailed): RunPhase.FAILED,
+    (R, RunCancelled): RunPhase.CANCELLED,
     (W, RunCleared): W,
     (W, InputAdmitted): W,
     (W, InputSuperseded): W,
@@ -249,8 +272,8 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (W, calls_machine.CallCleared): Q,
     (W, calls_machine.CallSettled): Q,
     (W, StopAsked): W,
-    (W, RunFailed): Status.FAILED,
-    (W, RunCancelled): Status.CANCELLED,
+    (W, RunFailed): RunPhase.FAILED,
+    (W, RunCancelled): RunPhase.CANCELLED,
     (X, RunRequeued): Q,
     (X, RunHeld): X,
     (X, RunIsolated): X,
@@ -261,44 +284,48 @@ TRANSITIONS: dict[tuple[Status, type[Event]], Status] = {
     (X, calls_machine.CallCleared): X,
     (X, calls_machine.CallSettled): X,
     (X, StopAsked): X,
-    (X, RunFailed): Status.FAILED,
-    (X, RunCancelled): Status.CANCELLED,
+    (X, RunFailed): RunPhase.FAILED,
+    (X, RunCancelled): RunPhase.CANCELLED,
 }
 RULES = ((Q, "every open call waits", W), (R, "every open call waits", W))
 
 
-# A struct, not a dataclass, because every fact replaces it: 0.2 µs instead of 4.
+# A msgspec struct, not a dataclass, because every fact copies it: 0.2 µs instead of 4.
 class Run(msgspec.Struct, frozen=True):
     id: RunId
     input_id: InputId
     created_at: float
     updated_at: float
     model: str = ""
-    status: Status = Status.QUEUED
+    status: RunPhase = RunPhase.QUEUED
     turn: int = 0  # model answers so far
-    answered: bool = False  # the model has said its last word: an answer without calls
-    output: str = ""  # what it said last
+    answered: bool = False  # the model's last answer has no calls: it is final
+    output: str = ""  # the text of the model's last answer
     unread: tuple[InputId, ...] = ()
-    calls: Mapping[CallId, Call] = {}  # open ones, in order
-    stop_reason: str = ""  # not empty: a stop was asked for
+    calls: Mapping[CallId, Call] = {}  # the open ones, in order
+    stop_reason: str = ""  # not empty: a stop was requested
     usage: Usage = Usage()
     driven: bool = False  # RunStarted has been recorded
-    driven_at: float = 0.0  # when it last began to be driven
-    progressed: bool = False  # since then
-    cut_by: str = ""  # the cause of the interruption it has not come back from
+    driven_at: float = 0.0  # when it was last started or resumed
+    progressed: bool = False  # whether it got a result since then
+    cut_by: str = ""  # the cause of an interruption after which it has not been resumed yet
     cuts: int = 0  # crashes in a row that look like a loop
-    restarts: int = 0  # orderly ends in a row that do
-    held_until: float = 0.0  # not 0: it is not driven, because it may be what ends the process
-    isolated: bool = False  # none of the others that may be is driven with it
+    restarts: int = 0  # orderly shutdowns in a row that look like a loop
+    held_until: float = 0.0  # not 0: not driven, because it is suspected of crashing the process
+    isolated: bool = False  # no other suspected run is driven beside it
     exposed: bool = False  # it was isolated when a crash cut it
     last_event: str = "run.queued"
     origin: Origin = Origin()
     parent: Parent | None = None
-    steps: int = 0  # calls that were begun, but for quiet ones
+    steps: int = 0  # the number of calls started, without the quiet ones
+    attempts: int = 0  # at the next turn that failed
+    ask_next: str = ""  # the model to ask after these
+    exceeded: bool = False  # the model refused the next turn's request as too long
+    compacted: int = 0  # the turn before which the history was last compacted
 
 
 def queue(event: RunQueued, at: float) -> Run:
-    """The run that `event` makes."""
+    """Return the run that `event` creates."""
     return Run(
         event.run_id,
         event.input_id,
@@ -312,69 +339,52 @@ def queue(event: RunQueued, at: float) -> Run:
 
 
 def evolve(run: Run, event: Event, at: float) -> Run:
-    """What `event` means for `run`."""
-    try:
-        status = TRANSITIONS[run.status, type(event)]
-    except KeyError:
-        raise IllegalTransition(
-            f"{type(event).__name__} while run {run.id} is {run.status}"
-        ) from None
+    """Return `run` after `event`."""
+    status = moved(TRANSITIONS, run.status, event, "run", run.id)
     _check_end(run, event)
-    run = replace(run, status=status, updated_at=at, last_event=kind(event))
-    run = _apply(run, event, at)
-    if run.calls and run.status in (Q, R) and _waits(run):
+    run = replace(run, status=status, updated_at=at, last_event=kind_of(type(event)))
+    if (apply := _APPLY.get(type(event))) is not None:
+        run = apply(run, event, at)
+    if run.calls and run.status in (Q, R) and not movable(run):
         return replace(run, status=W, isolated=False)
     return run
 
 
 def _check_end(run: Run, event: Event) -> None:
-    """Only failing is always possible; otherwise a run keeps its word before it ends."""
-    match event:
-        case RunCompleted() if not isinstance(next_step(run), Complete):
-            raise IllegalTransition(f"RunCompleted while run {run.id} has more to do")
-        case RunCancelled() if run.calls or run.unread:
-            raise IllegalTransition(f"RunCancelled while run {run.id} has calls or inputs open")
-        case _:
-            pass
+    """Refuse an end that leaves work undone. Failing is always allowed."""
+    if type(event) is RunCompleted and not isinstance(next_step(run), Complete):
+        raise IllegalTransition(f"RunCompleted while run {run.id} has more to do")
+    if type(event) is RunCancelled and (run.calls or run.unread):
+        raise IllegalTransition(f"RunCancelled while run {run.id} has calls or inputs open")
 
 
-def _apply(run: Run, event: Event, at: float) -> Run:
-    match event:
-        case RunStarted() | RunResumed():
-            return replace(run, driven=True, driven_at=at, progressed=False, cut_by="")
-        case InputAdmitted():
-            origin = replace(run.origin, reply_to=event.reply_to or run.origin.reply_to)
-            unread = (*_unread_but(run, event.input_id), event.input_id)
-            return replace(run, unread=unread, origin=origin)
-        case InputPromoted():
-            return replace(run, unread=_unread_but(run, event.input_id), answered=False)
-        case InputSuperseded() | InputRefused():
-            return replace(run, unread=_unread_but(run, event.input_id))
-        case ModelAnswered():
-            return _answered(run, event)
-        case (
-            calls_machine.CallAsked()
-            | calls_machine.CallCleared()
-            | calls_machine.CallStarted()
-            | calls_machine.CallParked()
-            | calls_machine.CallSettled()
-        ):
-            return _call_moved(run, event)
-        case StopAsked():
-            return replace(run, stop_reason=run.stop_reason or event.reason or "stopped")
-        case RunInterrupted():
-            return _cut(run, event)
-        case RunRequeued() | RunHeld() | RunIsolated() | RunCleared():
-            return _suspected(run, event)
-        case _:  # they change the status only
-            return run
+def _drive(run: Run, event: RunStarted | RunResumed, at: float) -> Run:
+    return replace(run, driven=True, driven_at=at, progressed=False, cut_by="")
+
+
+def _admit(run: Run, event: InputAdmitted, at: float) -> Run:
+    origin = replace(run.origin, reply_to=event.reply_to or run.origin.reply_to)
+    unread = (*_unread_but(run, event.input_id), event.input_id)
+    return replace(run, unread=unread, origin=origin)
+
+
+def _read(run: Run, event: InputPromoted, at: float) -> Run:
+    return replace(run, unread=_unread_but(run, event.input_id), answered=False)
+
+
+def _drop(run: Run, event: InputSuperseded | InputRefused, at: float) -> Run:
+    return replace(run, unread=_unread_but(run, event.input_id))
+
+
+def _stop(run: Run, event: StopAsked, at: float) -> Run:
+    return replace(run, stop_reason=run.stop_reason or event.reason or "stopped")
 
 
 def _unread_but(run: Run, input_id: InputId) -> tuple[InputId, ...]:
     return tuple(i for i in run.unread if i != input_id)
 
 
-def _answered(run: Run, event: ModelAnswered) -> Run:
+def _answered(run: Run, event: ModelAnswered, at: float) -> Run:
     if run.calls:
         raise IllegalTransition(f"ModelAnswered while run {run.id} has calls open")
     return replace(
@@ -386,14 +396,29 @@ def _answered(run: Run, event: ModelAnswered) -> Run:
         usage=run.usage + event.usage,
         model=event.model or run.model,
         progressed=True,
+        attempts=0,
+        ask_next="",
     )
 
 
-def _call_moved(run: Run, event: calls_machine.Event) -> Run:
+def _fail_attempt(run: Run, event: ModelFailed, at: float) -> Run:
+    return replace(run, attempts=event.attempt, ask_next=event.next_model)
+
+
+def _exceed(run: Run, event: ContextExceeded, at: float) -> Run:
+    return replace(run, exceeded=True)
+
+
+def _compact(run: Run, event: HistoryCompacted, at: float) -> Run:
+    usage = run.usage + event.usage
+    return replace(run, exceeded=False, compacted=run.turn + 1, usage=usage)
+
+
+def _call_moved(run: Run, event: calls_machine.Event, at: float) -> Run:
     call = run.calls.get(event.call_id)
     if call is None:
         raise IllegalTransition(
-            f"{type(event).__name__} for call {event.call_id}, which run {run.id} has not open"
+            f"{type(event).__name__} for call {event.call_id}, which is not open in run {run.id}"
         )
     call = calls_machine.evolve(call, event)
     moved = dict(run.calls)
@@ -413,29 +438,31 @@ def _is_progress(event: calls_machine.Event) -> bool:
     )
 
 
-def _waits(run: Run) -> bool:
-    return all(c.status.waiting for c in run.calls.values())
+def movable(run: Run) -> tuple[Call, ...]:
+    """Return the open calls that may go on, in order; one with `holds` stops all after it."""
+    calls = takewhile(lambda call: not call.holds, run.calls.values())
+    return tuple(call for call in calls if not call.status.waiting)
 
 
 QUICK_CUT_S = 60.0
 CUTS_UNTIL_STUCK = 3
 
 
-def _cut(run: Run, event: RunInterrupted) -> Run:
+def _cut(run: Run, event: RunInterrupted, at: float) -> Run:
     cuts, restarts = run.cuts, run.restarts
-    if event.cause is Cause.CRASH or event.cause in ORDERLY:  # others are not the run's doing
-        if gets_on(run, event.cut_at):
+    if event.cause is CutCause.CRASH or event.cause in ORDERLY:  # a run cannot cause the others
+        if made_progress(run, event.cut_at):
             cuts = restarts = 0
-        elif event.cause is Cause.CRASH:
+        elif event.cause is CutCause.CRASH:
             cuts += 1
         elif run.progressed or _at_work(run):
-            restarts += 1  # one that only waited for the model has asked nobody for a restart
+            restarts += 1  # a run that only waited for the model cannot have requested a restart
     calls = {k: calls_machine.cut(c) for k, c in run.calls.items()}
     run = replace(run, calls=calls, cut_by=event.cause, cuts=cuts, restarts=restarts)
-    return replace(run, isolated=False, exposed=run.isolated and event.cause is Cause.CRASH)
+    return replace(run, isolated=False, exposed=run.isolated and event.cause is CutCause.CRASH)
 
 
-def _suspected(run: Run, event: RunRequeued | RunHeld | RunIsolated | RunCleared) -> Run:
+def _suspected(run: Run, event: RunRequeued | RunHeld | RunIsolated | RunCleared, at: float) -> Run:
     match event:
         case RunRequeued():
             return replace(run, held_until=0.0)
@@ -448,35 +475,62 @@ def _suspected(run: Run, event: RunRequeued | RunHeld | RunIsolated | RunCleared
             return replace(run, isolated=False, exposed=False)
 
 
+# The others change the status only.
+_APPLY: dict[type[Event], Callable[[Run, Any, float], Run]] = {
+    RunStarted: _drive,
+    RunResumed: _drive,
+    InputAdmitted: _admit,
+    InputPromoted: _read,
+    InputSuperseded: _drop,
+    InputRefused: _drop,
+    ModelAnswered: _answered,
+    ModelFailed: _fail_attempt,
+    ContextExceeded: _exceed,
+    HistoryCompacted: _compact,
+    **dict.fromkeys(calls_machine.Event.__args__, _call_moved),
+    StopAsked: _stop,
+    RunInterrupted: _cut,
+    **dict.fromkeys((RunRequeued, RunHeld, RunIsolated, RunCleared), _suspected),
+}
+
+
 def _at_work(run: Run) -> bool:
-    return any(c.status is calls_machine.Status.STARTED for c in run.calls.values())
+    return any(c.status is calls_machine.CallStatus.STARTED for c in run.calls.values())
 
 
-def gets_on(run: Run, now: float) -> bool:
-    """Whether it has been driven for so long, and got so far, that a cut would be no loop."""
+def made_progress(run: Run, now: float) -> bool:
+    """Tell if the run has been driven for long enough, and with a result, to exclude a loop."""
     return now - run.driven_at > QUICK_CUT_S and run.progressed
 
 
 def stuck(run: Run) -> bool:
-    """Cut so often in a row, so soon or so fruitlessly, that going on may only loop."""
+    """Tell if the run was cut so often in a row without progress that it is probably a loop."""
     count = run.restarts if run.cut_by in ORDERLY else run.cuts
     return count >= CUTS_UNTIL_STUCK
 
 
-class Start(Value):
-    """Say that the run has begun."""
+class StartRun(Value):
+    """Record that the run has started, and promote its inputs: the first turn includes them."""
+
+    inputs: tuple[InputId, ...]
 
 
 class Resume(Value):
-    """Say that the run goes on, and after what."""
+    """Record that the run goes on, and the cause of its interruption."""
 
     cause: str
 
 
 class Read(Value):
-    """Promote the unread inputs, so that the next turn sees them."""
+    """Promote the unread inputs, so that the next turn includes them."""
 
     inputs: tuple[InputId, ...]
+
+
+class Compact(Value):
+    """Shorten what the model reads: it refused the request of this turn as too long."""
+
+    turn: int
 
 
 class CallModel(Value):
@@ -500,22 +554,33 @@ class Cancel(Value):
 
 
 class Rest(Value):
-    """Nothing to do until somebody appends another fact."""
+    """Nothing to do until another fact is appended."""
 
 
-Step = Start | Resume | Read | CallModel | SettleCalls | AbortCalls | Complete | Cancel | Rest
+Step = (
+    StartRun
+    | Resume
+    | Read
+    | Compact
+    | CallModel
+    | SettleCalls
+    | AbortCalls
+    | Complete
+    | Cancel
+    | Rest
+)
 
 
 def next_step(run: Run) -> Step:
-    """What to do now. Total: every run has exactly one next step."""
+    """Return what to do now. Total: every run has exactly one next step."""
     if run.status.final:
         return Rest()
     if run.stop_reason:
         return AbortCalls(tuple(run.calls.values())) if run.calls else Cancel(run.stop_reason)
     match run.status:
-        case Status.QUEUED:
-            return Resume(run.cut_by) if run.driven else Start()
-        case Status.RUNNING:
+        case RunPhase.QUEUED:
+            return Resume(run.cut_by) if run.driven else StartRun(run.unread)
+        case RunPhase.RUNNING:
             return _next_in_turn(run)
         case _:
             return Rest()
@@ -523,9 +588,22 @@ def next_step(run: Run) -> Step:
 
 def _next_in_turn(run: Run) -> Step:
     if run.calls:
-        return SettleCalls(tuple(c for c in run.calls.values() if not c.status.waiting))
+        return SettleCalls(movable(run))
     if run.unread:
         return Read(run.unread)
     if run.answered:
         return Complete(run.output)
-    return CallModel(run.turn + 1)
+    return Compact(run.turn + 1) if run.exceeded else CallModel(run.turn + 1)
+
+
+def may_compact(run: Run) -> bool:
+    """Tell if compacting may still help the next turn: it is tried once for each."""
+    return run.compacted <= run.turn
+
+
+def end_with(run: Run, answer: ModelAnswered) -> tuple[RunCompleted, ...]:
+    """Return the end that can be recorded with the model's answer; none if there is more to do."""
+    if answer.calls or run.unread or run.stop_reason:
+        return ()
+    usage = run.usage + answer.usage
+    return (RunCompleted(run_id=run.id, output=answer.text, usage=usage),)

@@ -1,42 +1,43 @@
-"""Words that come while a session is busy: which run reads them, and what becomes of the others.
+"""Placement: which run reads a message that arrives while a session is busy.
 
-Over HTTP every request is a run of its own, behind those before it, unless it says otherwise. In
-a chat and at a terminal the mode decides: *interrupt* ends the run at work and begins another,
-*queue* waits for it, *steer* joins it. Only what is queued waits behind other words of the same
-speaker: else what has not begun yet, or is to go on after a cut, reads them too. While a run has
-asked its user something, words in a chat are the answer, in any mode; a terminal names the
-question that it answers.
+Over HTTP every request gets its own run, queued behind the others, unless the request says
+otherwise. In a chat and at a terminal the mode decides: *interrupt* stops the active run and
+starts another, *queue* waits for it, *steer* joins it. In the modes interrupt and steer, a run of
+the same user that has not started yet, or has to go on after a cut, reads the message too; only
+in the mode queue does the message get its own run behind it. While a run waits for an answer from
+its user, a chat message is that answer, in any mode; a terminal names the question it answers.
 """
 
 from hashlib import sha256
 
 from msgspec.structs import replace
 
-from holdfast.core import call, session
 from holdfast.core.inbox import InputAdmitted, Mode
-from holdfast.core.replies import SUPERSEDED
-from holdfast.core.run import Run, RunQueued
-from holdfast.core.session import Session
+from holdfast.core.run import call
+from holdfast.core.run.run import Run, RunQueued
+from holdfast.core.session import session
+from holdfast.core.session.replies import SUPERSEDED
+from holdfast.core.session.session import Session
 from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, Value
 
-_TIMED = len("run_") + 12  # characters of a run's id that say when it was made
+_TIME = len("run_") + 12  # the beginning of a run id: the time when it was made
 
 
 class OwnRun(Value):
-    """They get a run of their own, behind those before it; the one named makes way."""
+    """The message gets its own run, behind the others; `displaces` is stopped for it."""
 
     displaces: RunId | None = None
 
 
 class Join(Value):
-    """That run reads them before its next turn; the other one named makes way for it."""
+    """That run reads the message before its next turn; `displaces` is stopped for it."""
 
     run_id: RunId
     displaces: RunId | None = None
 
 
 class Replies(Value):
-    """They are the answer that a call of that run waits for."""
+    """The message is the answer that a call of that run waits for."""
 
     run_id: RunId
     call_id: CallId
@@ -46,14 +47,17 @@ Placement = OwnRun | Join | Replies
 
 
 class Speaker(Value):
-    """Who says them, where a session is several people's."""
+    """The user who sent a message; several users may share a session."""
 
     owner: Owner
     admin: bool
 
 
 def place(now: Session, mode: Mode, by: Speaker, *, answers: bool = True) -> Placement:
-    """Where words go; whether they are the answer to what is asked. Others' runs are left alone."""
+    """Decide which run reads a message. Runs of other users are left alone.
+
+    `answers`: the message may be the answer to an open question.
+    """
     busy = session.current(now)
     if busy is None:
         return OwnRun()
@@ -71,23 +75,23 @@ def place(now: Session, mode: Mode, by: Speaker, *, answers: bool = True) -> Pla
 
 
 def asks_in_chat(now: Session) -> bool:
-    """Whether what the run at work asks is read in a chat. What is asked elsewhere is not theirs."""
+    """Tell if the active run asks its questions in a chat; if not, a chat message is no answer."""
     busy = session.current(now)
     return busy is not None and busy.origin.address is not None
 
 
 def works_for(now: Session, found: Run) -> Owner:
-    """Whose words the run was given."""
+    """Return the user whose input the run works on."""
     return found.origin.works_for or now.key.owner
 
 
 def _reads_on(found: Run) -> bool:
-    """Whether it has not begun, or not begun again: then it reads whatever there is."""
+    """Tell if the run has not started, or not resumed after a cut, and so reads all inputs."""
     return not found.stop_reason and (not found.driven or bool(found.cut_by))
 
 
 def question(found: Run, named: CallId | None = None) -> CallId | None:
-    """The call that waits for an answer of the user's: the named one, else the oldest."""
+    """Return the call that waits for the user's answer: the named one, or else the oldest."""
     if found.stop_reason:
         return None
     asked = (k for k, c in found.calls.items() if c.question)
@@ -95,78 +99,83 @@ def question(found: Run, named: CallId | None = None) -> CallId | None:
 
 
 def admitted(
-    now: Session, placement: Placement, words: InputAdmitted, queued: RunQueued
+    now: Session, placement: Placement, message: InputAdmitted, queued: RunQueued
 ) -> tuple[Fact, ...]:
-    """What it takes to place `words`; `queued` is the run they get if they get one."""
+    """Return the facts that place `message`; `queued` is its own run, if it gets one."""
     match placement:
         case Replies(run_id=run_id, call_id=call_id):
-            return (*answer(now, run_id, call_id, words), *_pictures(run_id, words))
+            return (*answer(now, run_id, call_id, message), *_images(run_id, message))
         case Join(run_id=run_id, displaces=displaces):
-            newest = _newest(now.runs[run_id], queued)
-            words = replace(words, run_id=run_id, mode=Mode.STEER, reply_to=newest)
-            joined = _with_unread(now, displaces, words)
-            return (*_make_way(now, displaces), *session.go_on(now), joined)
+            reply_to = _reply_to(now.runs[run_id], queued)
+            message = replace(message, run_id=run_id, mode=Mode.STEER, reply_to=reply_to)
+            joined = _with_unread(now, displaces, message)
+            return (*_displace(now, displaces), *session.requeue_interrupted(now), joined)
         case _:  # OwnRun
-            way = _make_way(now, placement.displaces)
-            own = _with_unread(now, placement.displaces, words)
-            return (*session.admit(now), *way, *session.go_on(now), own, queued)
+            displaced = _displace(now, placement.displaces)
+            own = _with_unread(now, placement.displaces, message)
+            requeued = session.requeue_interrupted(now)
+            return (*session.admit(now), *displaced, *requeued, own, queued)
 
 
-def _newest(found: Run, queued: RunQueued) -> str:
-    """The message that `found` is to answer after these words; empty: they came elsewhere."""
+def _reply_to(found: Run, queued: RunQueued) -> str:
+    """Return the chat message that `found` now replies to; empty: this one is from elsewhere."""
     here, there = queued.origin.address, found.origin.address
     same = here is not None and there is not None and here.place == there.place
     return queued.origin.reply_to if same else ""
 
 
-def _make_way(now: Session, displaced: RunId | None) -> tuple[Fact, ...]:
+def _displace(now: Session, displaced: RunId | None) -> tuple[Fact, ...]:
     return () if displaced is None else session.stop(now, displaced, SUPERSEDED)
 
 
-def _with_unread(now: Session, displaced: RunId | None, words: InputAdmitted) -> InputAdmitted:
-    """What a run that makes way has not read comes along: nothing that was said is lost."""
+def _with_unread(now: Session, displaced: RunId | None, message: InputAdmitted) -> InputAdmitted:
+    """Put the displaced run's unread inputs before `message`, so that no input is lost."""
     unread = () if displaced is None else now.runs[displaced].unread
     if not unread:
-        return words
-    said = [*(now.inputs[i].admitted for i in unread), words]
-    text = "\n\n".join(one.text for one in said if one.text)
-    return replace(words, text=text, images=tuple(image for one in said for image in one.images))
+        return message
+    inputs = [*(now.inputs[i].admitted for i in unread), message]
+    text = "\n\n".join(one.text for one in inputs if one.text)
+    images = tuple(image for one in inputs for image in one.images)
+    return replace(message, text=text, images=images)
 
 
-def _pictures(run_id: RunId, words: InputAdmitted) -> tuple[Fact, ...]:
-    """The pictures of an answer: a tool's result is text, so the run reads them right after it."""
-    alone = replace(words, run_id=run_id, mode=Mode.STEER, text="", came=None)
-    return (alone,) if words.images else ()
+def _images(run_id: RunId, message: InputAdmitted) -> tuple[Fact, ...]:
+    """Pass on the images of an answer: a tool's result is text, so the run reads them after it."""
+    alone = replace(message, run_id=run_id, mode=Mode.STEER, text="", came=None)
+    return (alone,) if message.images else ()
 
 
-def answer(now: Session, run_id: RunId, call_id: CallId, words: InputAdmitted) -> tuple[Fact, ...]:
-    """What it takes to answer the question of a call with `words`."""
+def answer(
+    now: Session, run_id: RunId, call_id: CallId, message: InputAdmitted
+) -> tuple[Fact, ...]:
+    """Return the facts that answer the question of a call with `message`."""
     tool = now.runs[run_id].calls[call_id].proposal.tool
     return (
-        *session.go_on(now),
-        call.CallAnswered(run_id=run_id, call_id=call_id, came=words.came),
+        *session.requeue_interrupted(now),
+        call.CallAnswered(run_id=run_id, call_id=call_id, came=message.came),
         call.CallSettled(
-            run_id=run_id, call_id=call_id, tool=tool, outcome=call.Outcome.OK, text=words.text
+            run_id=run_id, call_id=call_id, tool=tool, outcome=call.Outcome.OK, text=message.text
         ),
     )
 
 
-def passed_on(now: Session, ending: Run) -> tuple[Fact, ...]:
-    """What a run that fails was given on its way and has not read gets a run of its own.
+def requeue_unread(now: Session, ending: Run) -> tuple[Fact, ...]:
+    """Give the unread inputs that joined a failing run a run of their own.
 
-    Of one that makes way, whoever it makes way for has it already; of a child, nobody waits.
+    There is no such run for a displaced run, whose successor has these inputs already, or for a
+    child run, which has no user.
     """
-    said = [now.inputs[i].admitted for i in ending.unread if i != ending.input_id]
-    if not said or ending.stop_reason or ending.parent is not None:
+    inputs = [now.inputs[i].admitted for i in ending.unread if i != ending.input_id]
+    if not inputs or ending.stop_reason or ending.parent is not None:
         return ()
-    name = sha256(f"{ending.id} {said[0].input_id}".encode()).hexdigest()
-    run_id = RunId(f"{ending.id[:_TIMED]}{name[:20]}")
-    words = InputAdmitted(
+    name = sha256(f"{ending.id} {inputs[0].input_id}".encode()).hexdigest()
+    run_id = RunId(f"{ending.id[:_TIME]}{name[:20]}")
+    merged = InputAdmitted(
         input_id=InputId(f"in_{name[:24]}"),
         run_id=run_id,
-        text="\n\n".join(one.text for one in said),
-        images=tuple(image for one in said for image in one.images),
-        hosts=tuple(dict.fromkeys(host for one in said for host in one.hosts)),
+        text="\n\n".join(one.text for one in inputs),
+        images=tuple(image for one in inputs for image in one.images),
+        hosts=tuple(dict.fromkeys(host for one in inputs for host in one.hosts)),
     )
     model, origin = ending.model, ending.origin
-    return words, RunQueued(run_id=run_id, input_id=words.input_id, model=model, origin=origin)
+    return merged, RunQueued(run_id=run_id, input_id=merged.input_id, model=model, origin=origin)

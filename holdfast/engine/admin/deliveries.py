@@ -1,24 +1,24 @@
-"""What only the operator may do with messages to chats: see them, send one after all, drop one."""
+"""Delivery administration for the operator: list undelivered chat messages, resend or drop one."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.core.intents import Principal
-from holdfast.core.types import DeliveryId
-from holdfast.engine.keeper import check_admin
-from holdfast.engine.outbox import Outbox
-from holdfast.journal.audit import Entry
+from holdfast.core.types import DeliveryId, Value
+from holdfast.engine.chats.outbox import Outbox
+from holdfast.engine.permission import check_admin
+from holdfast.engine.runs.approvals import Audit
+from holdfast.journal.audit import entry_of
 from holdfast.journal.journal import Outbound
 
 
-class Clerk:
+class DeliveryAdmin(Value):
     """The operator's hands on the outbox."""
 
-    def __init__(self, outbox: Outbox, audit: Callable[[Entry], Awaitable[None]]) -> None:
-        self._outbox = outbox
-        self._audit = audit
+    _outbox: Outbox
+    _audit: Audit
 
     async def unsent(self, by: Principal, *, everything: bool) -> Sequence[Outbound]:
-        """What is not sent, newest first; of what was given up only what somebody may miss."""
+        """List undelivered messages, newest first; of abandoned ones only those that matter."""
         check_admin(by)
         return await self._outbox.listed(everything=everything)
 
@@ -40,11 +40,4 @@ class Clerk:
     async def _note(self, by: Principal, delivery_id: DeliveryId, kind: str) -> None:
         """An order is in the audit before it counts."""
         found = await self.message(by, delivery_id)
-        entry = Entry(
-            kind=kind,
-            who=by.owner,
-            platform=by.platform,
-            run_id=found.queued.of_run,
-            what=delivery_id,
-        )
-        await self._audit(entry)
+        await self._audit(entry_of(by, kind, run_id=found.queued.of_run, what=delivery_id))

@@ -1,38 +1,31 @@
-"""The front door to sessions as people keep them: listed, named, forked, brought in.
+"""The session library: list, rename, fork and import sessions.
 
-Lists come from the journal's projection and fold nothing. Whoever changes something holds the
-session meanwhile, and has the answer once it is durable.
+Lists come from the journal's projection and load no session. A change returns once it is durable.
 """
 
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 
-from holdfast.core import library
 from holdfast.core.intents import Principal
-from holdfast.core.library import Imported
-from holdfast.core.session import current
-from holdfast.core.types import Fact, SessionId, SessionKey
-from holdfast.engine.keeper import check_admin
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.core.session import library
+from holdfast.core.session.library import Imported
+from holdfast.core.session.session import current
+from holdfast.core.types import Fact, SessionId, SessionKey, Value
+from holdfast.engine.permission import check_admin
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
-from holdfast.gateway import SessionSummary, Settled
-from holdfast.journal.journal import Conflict, Journal, SessionRow
+from holdfast.gateway import SessionSummary, SettledTranscript
+from holdfast.journal.journal import Journal, SessionRow
 
 
-class Library:
+class SessionLibrary(Value):
     """All sessions, each for its owner; those of others for the operator, who says whose."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        sessions: Sessions,
-        model: str,
-        workspace: Callable[[Principal, str, SessionKey], str],
-    ) -> None:
-        self._journal = journal
-        self._sessions = sessions
-        self._model = model  # of a session that has chosen no other
-        self._workspace = workspace  # where a new session may work
+    _journal: Journal
+    _sessions: Sessions
+    _model: str  # of a session that has chosen no other
+    _workspace: Callable[[Principal, str, SessionKey], str]  # where a new session may work
+    _now: Callable[[], float]
 
     async def sessions(
         self, by: Principal, limit: int, after: SessionKey | None
@@ -48,28 +41,35 @@ class Library:
             raise no_such_session(session_id)
         return self._summary(row)
 
-    async def settled(self, by: Principal, session_id: SessionId) -> Settled:
-        """What is settled of its transcript, and the number after which events tell the rest."""
-        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
-            if held is None:
+    async def settled(self, by: Principal, session_id: SessionId) -> SettledTranscript:
+        """Return the settled transcript, and the number after which events tell the rest."""
+        async with self._sessions.load(SessionKey(by.owner, session_id)) as loaded:
+            if loaded is None:
                 raise no_such_session(session_id)
-            while (first := current(held.session)) is not None:
-                row = await self._journal.run(first.id)
-                if row is None:
-                    await _arrival(held)
-                elif (now := current(held.session)) is not None and now.id == first.id:
-                    messages = held.transcript.settled(first.id)
-                    return Settled(messages, row.first_seq - 1, tuple(held.session.runs))
-            return Settled(held.transcript.whole(), held.head, ())
+            found = await self._settled(loaded)
+            await loaded.landed()
+            return found
+
+    async def _settled(self, loaded: LoadedSession) -> SettledTranscript:
+        while (first := current(loaded.session)) is not None:
+            row = await self._journal.run(first.id)
+            if row is None:
+                await loaded.landed()
+            elif (now := current(loaded.session)) is not None and now.id == first.id:
+                messages = loaded.transcript.settled(first.id)
+                return SettledTranscript(messages, row.first_seq - 1, tuple(loaded.session.runs))
+        return SettledTranscript(loaded.transcript.whole(), loaded.head, ())
 
     async def rename(self, by: Principal, session_id: SessionId, title: str) -> SessionSummary:
         """Call it so from now on; empty: it has no name."""
         named = library.titled(title, by.who)
-        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
-            if held is None:
+
+        def decide(loaded: LoadedSession | None) -> tuple[Fact, ...]:
+            if loaded is None:
                 raise no_such_session(session_id)
-            if held.session.title != named.title:
-                await self._append(held, named)
+            return (named,) if loaded.session.title != named.title else ()
+
+        await self._sessions.change(SessionKey(by.owner, session_id), decide)
         return await self.session(by, session_id)
 
     async def fork(
@@ -77,17 +77,22 @@ class Library:
     ) -> SessionSummary:
         """Another that begins with what the model of this one reads now, also while it is busy.
 
-        It is the caller's own, whosever this one is.
+        It belongs to the caller, no matter who owns this one.
         """
         named = library.titled(title, by.who)
         made = name or SessionId(f"ses_{token_hex(16)}")
-        async with self._sessions.hold(SessionKey(by.owner, session_id)) as held:
-            if held is None:
+        async with self._sessions.load(SessionKey(by.owner, session_id)) as loaded:
+            if loaded is None:
                 raise no_such_session(session_id)
             await self._make(
                 SessionKey(by.who, made),
                 lambda: library.fork(
-                    held.session, held.transcript.so_far(), made, by.platform, named
+                    loaded.session,
+                    loaded.transcript.without_note(),
+                    made,
+                    by.platform,
+                    named,
+                    from_file=loaded.transcript.imported,
                 ),
             )
         return await self.session(by.among(by.who), made)
@@ -97,12 +102,13 @@ class Library:
         check_admin(by)
         key = SessionKey(by.owner, what.session_id)
         workspace = self._workspace(by, what.workspace, key)
-        await self._make(key, lambda: library.imported(what, workspace, by.platform, by.who))
+        now = self._now()
+        await self._make(key, lambda: library.imported(what, workspace, by.platform, by.who, now))
         return await self.session(by, what.session_id)
 
     async def _make(self, key: SessionKey, begin: Callable[[], tuple[Fact, ...]]) -> None:
         """Make a session of facts that are decided when nothing can come between any more."""
-        async with self._sessions.hold(key) as there:
+        async with self._sessions.load(key) as there:
             if there is not None:
                 raise Refused(
                     "session_exists",
@@ -112,13 +118,7 @@ class Library:
             if (trouble := self._journal.state()) != "ok":
                 raise JournalUnavailable(trouble, retry_after_s=5)
             facts = begin()
-            await self._append(self._sessions.create(key), *facts)
-
-    async def _append(self, held: Held, *facts: Fact) -> None:
-        try:
-            await self._sessions.append(held, *facts).wait()
-        except Conflict as busy:
-            raise JournalUnavailable("the session is busy; try again", retry_after_s=1) from busy
+            await self._sessions.append(self._sessions.create(key), *facts).wait()
 
     def _summary(self, row: SessionRow) -> SessionSummary:
         return SessionSummary(
@@ -134,13 +134,6 @@ class Library:
             unfinished=row.unfinished,
             owner=row.key.owner,
         )
-
-
-async def _arrival(held: Held) -> None:
-    """Return when what was appended last is on the disk."""
-    if held.said is None:
-        raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
-    await held.said.wait()
 
 
 def no_such_session(session_id: SessionId) -> Refused:

@@ -1,9 +1,9 @@
 """Finding sessions by what was said in them. The operator's only.
 
-The index is caught up when somebody asks, the latest changes first, a few sessions at a time and
-never on the loop. That may take longer than anybody waits: then the answer says that it is not
+The index is caught up when a search asks, the latest changes first, a few sessions at a time and
+never on the loop. That may take longer than the search may: then the answer says that it is not
 complete, what was taken in stays, at least one session each time, and the next one who asks goes
-on from there. So nobody has to keep the index while nobody searches, and a home full of sessions
+on from there. So the index costs nothing while no one searches, and a home full of sessions
 is no reason to hang.
 """
 
@@ -20,11 +20,11 @@ from holdfast.core.events import Record
 from holdfast.core.intents import Principal
 from holdfast.core.types import Owner, Value
 from holdfast.engine.clock import Clock
-from holdfast.engine.keeper import check_admin
+from holdfast.engine.permission import check_admin
 from holdfast.errors import JournalUnavailable
 from holdfast.journal import search
-from holdfast.journal.journal import Journal, SessionRow
-from holdfast.journal.search import Behind, Damaged, Hit, Index, Place
+from holdfast.journal.journal import Journal
+from holdfast.journal.search import Behind, Damaged, Hit, Index
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ SLACK_S = 3600.0  # that the clock may have gone back
 T = TypeVar("T")
 
 
-class Found(Value):
+class SearchHits(Value):
     """Where the words are, as far as has been looked."""
 
     hits: Sequence[Hit]
     complete: bool  # False: not everything has been looked at; ask again
 
 
-class Finder:
+class SessionSearch:
     """Searches, one after the other."""
 
     def __init__(
@@ -54,27 +54,27 @@ class Finder:
         self._catch_up_s = catch_up_s
         self._turn = anyio.Lock()
 
-    async def search(self, by: Principal, words: str, limit: int) -> Found:
+    async def search(self, by: Principal, words: str, limit: int) -> SearchHits:
         """The caller's sessions in which all the words are, newest and best first."""
         check_admin(by)
         async with self._turn:
             try:
                 return await self._search(by.owner, words, limit)
             except Damaged as damage:
-                log.warning("the search index is made anew", extra={"reason": str(damage)})
+                log.warning("the search index is rebuilt", extra={"reason": str(damage)})
             await _in_thread(self._index.discard)
             try:
                 return await self._search(by.owner, words, limit)
             except Damaged as damage:
                 raise JournalUnavailable(f"nothing can be searched: {damage}") from damage
 
-    async def _search(self, owner: Owner, words: str, limit: int) -> Found:
+    async def _search(self, owner: Owner, words: str, limit: int) -> SearchHits:
         try:
             await _in_thread(self._index.open)
             complete = await self._catch_up(owner, anyio.current_time() + self._catch_up_s)
             now = self._clock.now()
             hits = await _in_thread(lambda: self._index.search(owner, words, limit, now))
-            return Found(hits, complete)
+            return SearchHits(hits, complete)
         finally:
             with anyio.CancelScope(shield=True):
                 await _in_thread(self._index.close)
@@ -83,7 +83,7 @@ class Finder:
         """Take in what is new; whether that was all."""
         known = await _in_thread(lambda: self._index.caught_up(owner))
         rows = await self._journal.changed_sessions(owner, known - SLACK_S)
-        behind = await _in_thread(lambda: self._index.behind([_place(row) for row in rows]))
+        behind = await _in_thread(lambda: self._index.behind(rows))
         for at in range(0, len(behind), BATCH):
             some = behind[at : at + BATCH]
             read = await self._read(some, until, first=not at)
@@ -97,19 +97,15 @@ class Finder:
     async def _read(
         self, some: Sequence[Behind], until: float, *, first: bool
     ) -> list[tuple[Behind, Sequence[Record]]]:
-        """What is new in them, as far as there is time; of the first of all, in any case."""
+        """Index what is new in these sessions, as far as time allows; the first one in any case."""
         read: list[tuple[Behind, Sequence[Record]]] = []
         for one in some:
             with anyio.CancelScope(deadline=until if read or not first else math.inf) as reading:
-                facts = await self._journal.facts(one.place.stream, search.FACTS, ())
+                facts = await self._journal.facts(one.row.stream, search.FACTS, ())
             if reading.cancelled_caught:
                 break
             read.append((one, facts))
         return read
-
-
-def _place(row: SessionRow) -> Place:
-    return Place(row.key.owner, row.key.session_id, row.stream, row.created_at, row.changed_at)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

@@ -7,35 +7,38 @@ be sent after all, what was not sent can be dropped.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 
 import anyio
 from anyio.abc import TaskGroup
 
-from holdfast.core import delivery
-from holdfast.core.delivery import (
+from holdfast.core.address import Address
+from holdfast.core.chat import delivery, notices
+from holdfast.core.chat.delivery import (
     Delivery,
     DeliveryQueued,
+    DeliveryStatus,
     SendAbandoned,
     SendAccepted,
     SendHeld,
     SendReleased,
-    Status,
 )
+from holdfast.core.chat.notices import Trouble
 from holdfast.core.events import Record
 from holdfast.core.types import DeliveryId, SessionKey, Value
-from holdfast.engine.clock import Clock
-from holdfast.engine.lanes import (
+from holdfast.engine.chats.queues import (
     LOOK_AGAIN_S,
     NOTHING_TO_CHANGE,
     TOO_LATE,
     Lanes,
-    Message,
     Outlet,
+    QueuedMessage,
     after,
 )
-from holdfast.engine.presence import Presence
+from holdfast.engine.chats.typing import Presence
+from holdfast.engine.clock import Clock
+from holdfast.engine.commits import Commits
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.journal import Conflict, Journal, Outbound
@@ -47,12 +50,11 @@ LISTED = 200
 RETRY_CONFLICTS = 5
 DROPPED = "dropped by the operator"
 
-_OURS = frozenset({DeliveryQueued, *delivery.Event.__args__})
-_UNSENT = frozenset(Status) - {Status.SENT}
+_UNSENT = frozenset(DeliveryStatus) - {DeliveryStatus.SENT}
 
 
 class Counts(Value):
-    """How it stands; what was done is counted from the start of the process."""
+    """Figures of the outbox; totals count from the start of the process."""
 
     pending: int
     lanes: int  # places where something is to be said
@@ -61,6 +63,10 @@ class Counts(Value):
     repeated: int  # copies of what may have arrived before
     dead: int
     oldest_s: float  # the age of what waits longest to be sent
+
+
+async def _nowhere() -> Address | None:
+    return None
 
 
 class Outbox:
@@ -73,7 +79,9 @@ class Outbox:
         clock: Clock,
         outlets: Mapping[str, Outlet],
         tasks: TaskGroup,
+        home: Callable[[], Awaitable[Address | None]] = _nowhere,
     ) -> None:
+        self._home = home  # where the operator is told of messages in trouble
         self._journal = journal
         self._sessions = sessions
         self._clock = clock
@@ -81,7 +89,7 @@ class Outbox:
         shown = {name: outlet.channel for name, outlet in outlets.items()}
         self._presence = Presence(sessions, clock, shown, tasks, self._name_of)
         self._lanes = Lanes(
-            sessions, clock, outlets, tasks, self._presence, self._key_of, self._name_of
+            sessions, clock, outlets, tasks, self._presence, self._key_of, self._name_of, self._news
         )
         self._names: OrderedDict[DeliveryId, str] = OrderedDict()
         self._held: set[DeliveryId] = set()
@@ -99,26 +107,30 @@ class Outbox:
             early, self._early = self._early, None
             self._open = True
             for one in found:
-                if one.now.status is Status.HELD and not one.queued.perishable:
+                if one.now.status is DeliveryStatus.HELD and not one.queued.perishable:
                     self._held.add(one.now.id)
                 else:
-                    self._lanes.add(Message(one.queued, one.now, one.now, one.key, old=True))
-            self.committed(early)
+                    self._lanes.add(QueuedMessage(one.queued, one.now, one.now, one.key, old=True))
+            for record in early:
+                self.committed(record)
+            self._presence.start()
 
-    def committed(self, records: Sequence[Record]) -> None:
-        """On the loop, after every commit: send what was queued, show what is at work."""
+    def subscribe(self, commits: Commits) -> None:
+        """Get from the journal what is to be sent, and what is at work."""
+        commits.subscribe((DeliveryQueued, *delivery.Event.__args__), self.committed)
+        self._presence.subscribe(commits)
+
+    def committed(self, record: Record) -> None:
+        """Send what was queued; count what became of the rest."""
+        fact = record.fact
         if self._early is not None:
-            self._early += [r for r in records if type(r.fact) in _OURS]
+            self._early.append(record)
+        elif not self._open:
             return
-        if not self._open:
-            return
-        for record in records:
-            fact = record.fact
-            if type(fact) is DeliveryQueued:
-                self._take(record, fact)
-            elif isinstance(fact, delivery.Event):
-                self._note(fact)
-        self._presence.committed(records)
+        elif type(fact) is DeliveryQueued:
+            self._take(record, fact)
+        elif isinstance(fact, delivery.Event):
+            self._note(fact)
 
     async def stop(self, within_s: float) -> None:
         """Let what is queued go out for so long. Afterwards nothing is sent."""
@@ -127,7 +139,7 @@ class Outbox:
         self._open = False
 
     def counts(self) -> Counts:
-        """How it stands, from memory."""
+        """Return the figures, from memory."""
         waiting = self._lanes.messages.values()
         oldest = min((m.now.queued_at for m in waiting), default=inf)
         return Counts(
@@ -141,13 +153,13 @@ class Outbox:
         )
 
     async def missed(self) -> list[Outbound]:
-        """All that waits, and of what was given up lately what somebody may miss."""
+        """All that waits, and of what was abandoned lately what a person may miss."""
         waiting = await self._journal.undelivered()
-        dead = await self._journal.deliveries(frozenset({Status.DEAD}), LISTED)
+        dead = await self._journal.deliveries(frozenset({DeliveryStatus.DEAD}), LISTED)
         return [*waiting, *filter(_is_missed, dead)]
 
     async def listed(self, *, everything: bool = False) -> list[Outbound]:
-        """What is not sent, newest first; of what was given up only what somebody may miss."""
+        """List undelivered messages, newest first; of abandoned ones those a person may miss."""
         found = await self._journal.deliveries(_UNSENT, LISTED)
         return [one for one in found if everything or _is_missed(one)]
 
@@ -172,10 +184,10 @@ class Outbox:
         if known or (self._lanes.closing and not queued.perishable):
             return
         now = Delivery(queued.delivery_id, queued_at=record.at)
-        self._lanes.add(Message(queued, now, now, self._sessions.key_of(record.stream)))
+        self._lanes.add(QueuedMessage(queued, now, now, self._sessions.key_of(record.stream)))
 
     def _note(self, fact: delivery.Event) -> None:
-        """What became of one, whoever said it."""
+        """Note what became of a message."""
         message = self._lanes.messages.get(fact.delivery_id)
         if message is not None and (kept := after(message.kept, fact)) is not None:
             message.kept = kept
@@ -205,9 +217,11 @@ class Outbox:
             try:
                 async with self._word:
                     found = await self._journal.delivery(delivery_id)
-                    if found is not None and found.now.status is Status.PENDING:
+                    if found is not None and found.now.status is DeliveryStatus.PENDING:
                         if delivery_id not in self._lanes.messages:
-                            self._lanes.add(Message(found.queued, found.now, found.now, found.key))
+                            self._lanes.add(
+                                QueuedMessage(found.queued, found.now, found.now, found.key)
+                            )
                 return
             except Exception:
                 log.exception("a message is read again", extra={"delivery_id": delivery_id})
@@ -222,6 +236,15 @@ class Outbox:
         found = await self._journal.delivery(delivery_id)
         return "" if found is None else found.now.external_id
 
+    async def _news(
+        self, queued: DeliveryQueued, trouble: Trouble, reason: str
+    ) -> DeliveryQueued | None:
+        now = self._clock.now()
+        news = notices.undelivered(queued, trouble, reason, await self._home(), now)
+        if news is None or await self._journal.delivery(news.delivery_id) is not None:
+            return None
+        return news
+
     async def _order(self, fact: SendReleased | SendAbandoned) -> None:
         """A person's word about one message."""
         async with self._word:
@@ -229,10 +252,12 @@ class Outbox:
                 # Memory first: what is read of one that is being sent may be old already.
                 here = self._lanes.messages.get(fact.delivery_id)
                 found = await self.find(fact.delivery_id)
-                message = here or Message(found.queued, found.now, found.now, found.key)
+                message = here or QueuedMessage(found.queued, found.now, found.now, found.key)
                 try:
-                    async with self._sessions.hold(found.key) as held:
-                        in_flight = here is not None and message.now.status is Status.SENDING
+                    async with self._sessions.load(found.key) as held:
+                        in_flight = (
+                            here is not None and message.now.status is DeliveryStatus.SENDING
+                        )
                         pending = None if in_flight else self._lanes.enqueue(held, message, fact)
                         if pending is None:
                             raise _declined(message.now)
@@ -240,7 +265,7 @@ class Outbox:
                         await pending.wait()
                         return
                 except Conflict:
-                    continue  # somebody appended meanwhile: look again
+                    continue  # the session has moved on: look again
         raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
 
 
@@ -248,8 +273,8 @@ _OF_NO_USE = frozenset({TOO_LATE, DROPPED, NOTHING_TO_CHANGE})
 
 
 def _is_missed(one: Outbound) -> bool:
-    """Whether somebody may wonder where it is: it waits, or the platform would not have it."""
-    return not (one.now.status is Status.DEAD and one.now.reason in _OF_NO_USE)
+    """Return whether a person may miss it: it waits, or the platform refused it."""
+    return not (one.now.status is DeliveryStatus.DEAD and one.now.reason in _OF_NO_USE)
 
 
 def _said(fact: SendHeld | SendAbandoned) -> dict[str, str]:
@@ -259,11 +284,11 @@ def _said(fact: SendHeld | SendAbandoned) -> dict[str, str]:
 def _declined(now: Delivery) -> Refused:
     """Why a person's word comes too late, or too early."""
     match now.status:
-        case Status.SENT:
+        case DeliveryStatus.SENT:
             words = "was sent"
-        case Status.DEAD:
+        case DeliveryStatus.DEAD:
             words = "was given up already"
-        case Status.SENDING:
+        case DeliveryStatus.SENDING:
             words = "is being sent right now; look again in a moment"
         case _:
             words = "is on its way already"

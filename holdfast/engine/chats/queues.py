@@ -11,37 +11,27 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from math import inf
 from random import random
 from typing import assert_never
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import field
 from msgspec.structs import replace
 
-from holdfast.channels import addresses
 from holdfast.channels import channel as channels
 from holdfast.channels.channel import Button, Channel, Outgoing
-from holdfast.core import delivery
+from holdfast.channels.text import links
 from holdfast.core.address import Key
-from holdfast.core.delivery import (
-    Delivery,
-    DeliveryQueued,
-    OnAmbiguous,
-    Policy,
-    SendAbandoned,
-    SendAccepted,
-    SendDoubted,
-    SendHeld,
-    SendStarted,
-)
-from holdfast.core.types import DeliveryId, SessionKey, Value
+from holdfast.core.chat import delivery
+from holdfast.core.chat.notices import Trouble
+from holdfast.core.types import DeliveryId, Part, SessionKey, Value
+from holdfast.engine.chats.typing import Presence, carry
 from holdfast.engine.clock import Clock
-from holdfast.engine.presence import Presence, carry
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Pending
+from holdfast.journal.journal import Pending
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +39,7 @@ ANSWER_S = 60.0  # for a platform to say what became of a message
 TRY_AGAIN_S = 0.5  # when the journal could not be written
 LOOK_AGAIN_S = 5.0  # after what should not have been raised
 LET_GO_S = 1.0  # for lanes that are cut to end
-AT_ONCE = 8  # sessions that lanes load: with more, whoever speaks meanwhile would wait for all
+AT_ONCE = 8  # sessions that lanes load: with more, a new message would wait for all of them
 
 A_ROW, LABEL = 3, 14  # buttons beside each other, and characters of one: else one a row
 
@@ -57,76 +47,69 @@ TOO_LATE = "too late: the gateway restarted"
 CUT = "the gateway ended while it was on its way"
 NOTHING_TO_CHANGE = "nothing to change: the message it changes was not sent"
 
-_NOBODY = Policy(idempotent=False, on_ambiguous=OnAmbiguous.HOLD)
+_NOBODY = delivery.DeliveryPolicy(idempotent=False, on_ambiguous=delivery.OnAmbiguous.HOLD)
 
 
 class Outlet(Value):
-    """A channel, and what to do where nobody knows whether a message has arrived."""
+    """A channel, and what to do if it is unknown whether a message has arrived."""
 
     channel: Channel
-    policy: Policy
+    policy: delivery.DeliveryPolicy
 
 
-@dataclass(slots=True, eq=False)
-class Message:
+class QueuedMessage(Part):
     """One message in memory."""
 
-    queued: DeliveryQueued
-    now: Delivery  # with what is on its way to the disk
-    kept: Delivery  # as the journal has it
+    queued: delivery.DeliveryQueued
+    now: delivery.Delivery  # with what is on its way to the disk
+    kept: delivery.Delivery  # as the journal has it
     key: SessionKey | None  # whose stream its facts are in; None: to be looked up
     old: bool = False  # it was there at the start
 
 
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """What is to be said at one place."""
+# What the operator is to hear of a message in trouble, if that was not told before.
+News = Callable[[delivery.DeliveryQueued, Trouble, str], Awaitable[delivery.DeliveryQueued | None]]
 
-    messages: deque[Message] = field(default_factory=deque)
+
+class _Lane(Part):
+    """The messages that wait for one place."""
+
+    messages: deque[QueuedMessage] = field(default_factory=deque)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     nap: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Lanes:
+class Lanes(Part):
     """Everything that is on its way, by place."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        clock: Clock,
-        outlets: Mapping[str, Outlet],
-        tasks: TaskGroup,
-        presence: Presence,
-        key_of: Callable[[DeliveryId], Awaitable[SessionKey]],
-        name_of: Callable[[DeliveryId], Awaitable[str]],
-    ) -> None:
-        self._sessions = sessions
-        self._clock = clock
-        self._outlets = outlets
-        self._tasks = tasks
-        self._presence = presence
-        self._key_of = key_of
-        self._name_of = name_of  # what the platform calls it; empty: it does not have it
-        self._lanes: dict[Key, _Lane] = {}
-        self._last_start = inf  # no send begins after that
-        self._loading = anyio.CapacityLimiter(AT_ONCE)
-        self.messages: dict[DeliveryId, Message] = {}
-        self.repeated = 0  # copies of what may have arrived before
+    _sessions: Sessions
+    _clock: Clock
+    _outlets: Mapping[str, Outlet]
+    _tasks: TaskGroup
+    _presence: Presence
+    _key_of: Callable[[DeliveryId], Awaitable[SessionKey]]
+    _name_of: Callable[[DeliveryId], Awaitable[str]]  # the platform's id; empty: not sent yet
+    _news: News
+    _lanes: dict[Key, _Lane] = {}
+    _last_start: float = inf  # no send begins after that
+    _loading: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(AT_ONCE))
+    messages: dict[DeliveryId, QueuedMessage] = {}
+    repeated: int = 0  # copies of what may have arrived before
 
     def __len__(self) -> int:
-        """How many are at work."""
+        """Return the number of lanes at work."""
         return sum(not lane.ended.is_set() for lane in self._lanes.values())
 
     @property
     def closing(self) -> bool:
-        """Whether it is the way down."""
+        """Return whether the process is stopping."""
         return self._last_start < inf
 
-    def add(self, message: Message) -> None:
+    def add(self, message: QueuedMessage) -> None:
         """Send it, behind what is to be said there before."""
         if self._tasks.cancel_scope.cancel_called:
-            return  # we are cut: nobody would end what begins now; the next start finds it
+            return  # the process is cut: nothing would end what begins now; the next start finds it
         self.messages[message.now.id] = message
         place = message.queued.address.place.key
         if (lane := self._lanes.get(place)) is None:
@@ -139,8 +122,8 @@ class Lanes:
         for message in self.messages.values():
             message.now = message.kept
 
-    def rouse(self, message: Message) -> None:
-        """Something was said of it: whoever waits there looks again."""
+    def rouse(self, message: QueuedMessage) -> None:
+        """Wake the lane of a message that has changed."""
         if (lane := self._lanes.get(message.queued.address.place.key)) is not None:
             lane.nap.cancel()
 
@@ -173,7 +156,7 @@ class Lanes:
                 del self._lanes[place]
             lane.ended.set()
 
-    async def _insist(self, lane: _Lane, message: Message) -> bool:
+    async def _insist(self, lane: _Lane, message: QueuedMessage) -> bool:
         while True:
             try:
                 return await self._settle(lane, message)
@@ -181,7 +164,7 @@ class Lanes:
                 log.exception("a message is looked at again", extra={"id": message.now.id})
             await self._clock.sleep(LOOK_AGAIN_S)
 
-    async def _settle(self, lane: _Lane, message: Message) -> bool:
+    async def _settle(self, lane: _Lane, message: QueuedMessage) -> bool:
         """Go on with it until it is out of our hands. False: that is for the next start."""
         if message.key is None:
             message.key = await self._key_of(message.now.id)
@@ -190,26 +173,39 @@ class Lanes:
             if message.old and message.queued.perishable and not message.now.status.final:
                 await self._abandon(message, TOO_LATE)
                 continue
-            match delivery.next_step(message.now, _policy(message, outlet), self._clock.now()):
-                case delivery.Rest():
-                    return True
-                case delivery.Doubt():
-                    await self._say(message, SendDoubted(delivery_id=message.now.id, reason=CUT))
-                case delivery.Hold():
-                    await self._hold(message, _doubted(message))
-                case delivery.Send() | delivery.WaitUntil() if outlet is None:
-                    await self._hold(message, _unserved(message))
-                case delivery.WaitUntil(due_at=due_at):
-                    if not await self._wait(lane, due_at):
-                        return False
-                case delivery.Send(marked=marked):
-                    assert outlet is not None
-                    if anyio.current_time() >= self._last_start:
-                        return False
-                    await self._send(message, outlet, marked=marked)
+            step = delivery.next_step(message.now, _policy(message, outlet), self._clock.now())
+            if isinstance(step, delivery.DeliveryRests):
+                return True
+            if not await self._perform(lane, message, outlet, step):
+                return False
+
+    async def _perform(
+        self, lane: _Lane, message: QueuedMessage, outlet: Outlet | None, step: delivery.Step
+    ) -> bool:
+        """Do what is to be done now. False: there is no time left for it."""
+        match step:
+            case delivery.DoubtDelivery():
+                await self._say(message, delivery.cut(message.now, CUT, self._clock.now()))
+            case delivery.Hold():
+                await self._hold(message, _doubted(message))
+            case delivery.AbandonDelivery():
+                reason = delivery.gave_up(message.now.reason)
+                await self._tell(message, Trouble.GIVEN_UP, _abandoned(message, reason))
+            case delivery.Send() | delivery.WaitUntil() if outlet is None:
+                await self._hold(message, _unserved(message))
+            case delivery.WaitUntil(due_at=due_at):
+                return await self._wait(lane, due_at)
+            case delivery.Send(marked=marked):
+                assert outlet is not None
+                if anyio.current_time() >= self._last_start:
+                    return False
+                await self._send(message, outlet, marked=marked)
+            case _:  # Rest
+                pass
+        return True
 
     async def _wait(self, lane: _Lane, until: float) -> bool:
-        """Sleep, or until somebody has a word to say. False: there is no time for that."""
+        """Sleep, at most until the lane is woken. False: there is no time for that."""
         wait_s = until - self._clock.now()
         if wait_s > self._last_start - anyio.current_time():
             return False
@@ -217,7 +213,7 @@ class Lanes:
             await self._clock.sleep(wait_s)
         return True
 
-    async def _send(self, message: Message, outlet: Outlet, *, marked: bool) -> None:
+    async def _send(self, message: QueuedMessage, outlet: Outlet, *, marked: bool) -> None:
         queued = message.queued
         original = await self._name_of(queued.edits) if queued.edits else ""
         if queued.edits and not original:
@@ -228,68 +224,95 @@ class Lanes:
         assert message.key is not None
         async with AsyncExitStack() as stack:
             async with self._loading:
-                hold = self._sessions.hold(message.key)
+                hold = self._sessions.load(message.key)
                 await stack.enter_async_context(hold)  # until the answer is written down
-            if not await self._say(message, SendStarted(delivery_id=message.now.id)):
+            if not await self._say(message, delivery.SendStarted(delivery_id=message.now.id)):
                 return
             self.repeated += marked
             outgoing = _outgoing(queued, edit, repeated=marked)
             answer = await carry(outlet.channel, outgoing, self._clock, ANSWER_S)
-            await self._say(message, self._meaning(message, answer))
+            meaning = self._meaning(message, answer)
+            if isinstance(answer, channels.Later | channels.Doubtful):
+                await self._tell_if_late(message, meaning)
+            else:
+                await self._say(message, meaning)
 
-    def _meaning(self, message: Message, answer: channels.Sent) -> delivery.Event:
+    def _meaning(self, message: QueuedMessage, answer: channels.Sent) -> delivery.Event:
         """The fact that an answer of the platform is."""
         delivery_id, now = message.now.id, self._clock.now()
         match answer:
             case channels.Accepted(message_id=name):
-                return SendAccepted(delivery_id=delivery_id, external_id=name)
+                return delivery.SendAccepted(delivery_id=delivery_id, external_id=name)
             case channels.Later(reason=reason, after_s=after_s):
                 return delivery.defer(message.now, reason, after_s, random(), now)
-            case channels.Refused(reason=reason):
-                return SendAbandoned(delivery_id=delivery_id, reason=reason)
+            case channels.SendRefused(reason=reason):
+                return delivery.SendAbandoned(delivery_id=delivery_id, reason=reason)
             case channels.Doubtful(reason=reason):
-                return delivery.doubt(message.now, reason, now)
+                return delivery.doubt(message.now, reason, random(), now)
             case _:
                 assert_never(answer)
 
-    async def _hold(self, message: Message, reason: str) -> None:
-        await self._say(message, SendHeld(delivery_id=message.now.id, reason=reason))
+    async def _hold(self, message: QueuedMessage, reason: str) -> None:
+        held = delivery.SendHeld(delivery_id=message.now.id, reason=reason)
+        await self._tell(message, Trouble.HELD, held)
 
-    async def _abandon(self, message: Message, reason: str) -> None:
-        await self._say(message, SendAbandoned(delivery_id=message.now.id, reason=reason))
+    async def _abandon(self, message: QueuedMessage, reason: str) -> None:
+        await self._say(message, _abandoned(message, reason))
 
-    async def _say(self, message: Message, fact: delivery.Event) -> bool:
+    async def _tell_if_late(self, message: QueuedMessage, fact: delivery.Event) -> None:
+        if isinstance(fact, delivery.SendAbandoned):
+            await self._tell(message, Trouble.GIVEN_UP, fact)
+        elif delivery.is_late(message.now, self._clock.now()):
+            await self._tell(message, Trouble.LATE, fact)
+        else:
+            await self._say(message, fact)
+
+    async def _tell(self, message: QueuedMessage, trouble: Trouble, fact: delivery.Event) -> None:
+        """Write it down together with what the operator is to hear of it."""
+        reason: str = getattr(fact, "reason")  # noqa: B009  all of these have one
+        news = await self._news(message.queued, trouble, reason)
+        await self._say(message, fact, *filter(None, (news,)))
+
+    async def _say(
+        self, message: QueuedMessage, fact: delivery.Event, *news: delivery.DeliveryQueued
+    ) -> bool:
         """Write it down, however long the journal takes. False: it is not so any more."""
         assert message.key is not None
         while True:
             try:
-                async with self._sessions.hold(message.key) as held:
-                    pending = self.enqueue(held, message, fact)
+                async with self._sessions.load(message.key) as held:
+                    pending = self.enqueue(held, message, fact, *news)
                     if pending is not None:
                         await pending.wait()
                     return pending is not None
-            except (JournalUnavailable, Conflict):
+            except JournalUnavailable:
                 await self._clock.sleep(TRY_AGAIN_S)
 
-    def enqueue(self, held: Held | None, message: Message, fact: delivery.Event) -> Pending | None:
+    def enqueue(
+        self,
+        held: LoadedSession | None,
+        message: QueuedMessage,
+        fact: delivery.Event,
+        *news: delivery.DeliveryQueued,
+    ) -> Pending | None:
         """Decided and enqueued with no await in between; None: it cannot be said of it now."""
         if held is None:
             raise LookupError(f"message {message.now.id} belongs to a session that is not there")
         then = after(message.now, fact)
         if then is None:
             return None
-        pending = self._sessions.append(held, fact)
+        pending = self._sessions.append(held, fact, *news)
         message.now = then
         return pending
 
 
-def after(now: Delivery, fact: delivery.Event) -> Delivery | None:
-    """What `fact` makes of it; None: it cannot be said of it."""
+def after(now: delivery.Delivery, fact: delivery.Event) -> delivery.Delivery | None:
+    """Apply `fact` to a delivery; None: it does not apply."""
     known = (now.status, type(fact)) in delivery.TRANSITIONS
     return delivery.evolve(now, fact) if known else None
 
 
-def _policy(message: Message, outlet: Outlet | None) -> Policy:
+def _policy(message: QueuedMessage, outlet: Outlet | None) -> delivery.DeliveryPolicy:
     if outlet is None:
         return _NOBODY
     changes = message.queued.edits and outlet.channel.capabilities.edits
@@ -297,7 +320,7 @@ def _policy(message: Message, outlet: Outlet | None) -> Policy:
     return replace(outlet.policy, idempotent=True) if changes else outlet.policy
 
 
-def _outgoing(queued: DeliveryQueued, edit: str, *, repeated: bool) -> Outgoing:
+def _outgoing(queued: delivery.DeliveryQueued, edit: str, *, repeated: bool) -> Outgoing:
     buttons = tuple(Button(text, data) for text, data in queued.buttons)
     fits = len(buttons) <= A_ROW and all(len(button.text) <= LABEL for button in buttons)
     a_row = len(buttons) if fits else 1
@@ -309,14 +332,18 @@ def _outgoing(queued: DeliveryQueued, edit: str, *, repeated: bool) -> Outgoing:
         edit=edit,
         buttons=tuple(buttons[at : at + a_row] for at in range(0, len(buttons), a_row or 1)),
         repeated=repeated,
-        named_hosts=addresses.hosts(queued.text) if queued.verbatim else frozenset(queued.hosts),
+        named_hosts=links.hosts(queued.text) if queued.verbatim else frozenset(queued.hosts),
     )
 
 
-def _doubted(message: Message) -> str:
+def _abandoned(message: QueuedMessage, reason: str) -> delivery.SendAbandoned:
+    return delivery.SendAbandoned(delivery_id=message.now.id, reason=reason)
+
+
+def _doubted(message: QueuedMessage) -> str:
     return f"it may have arrived: {message.now.reason}"
 
 
-def _unserved(message: Message) -> str:
+def _unserved(message: QueuedMessage) -> str:
     platform = message.queued.address.platform
     return f"no channel {platform} is configured; configure it, then: holdfast outbox resend"

@@ -1,26 +1,26 @@
-"""What a chat sees of work in progress: that somebody types, and how far it is.
+"""Typing indicators and progress messages in chats, while a run works.
 
-None of it is written down and none of it has to arrive: what is lost is shown anew a moment
-later, or by the run's last word. A run that is at work is accompanied by a task or two, one
-that waits or has ended by none.
+They are not recorded and need not arrive: a lost one is shown again a moment later, or replaced by
+the run's answer. A run that works has one or two tasks here; one that waits or has ended has none.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import field
 
 from holdfast.channels.channel import Channel, Doubtful, Later, Outgoing, Sent
-from holdfast.core import call, run
 from holdfast.core.address import Address
-from holdfast.core.call import CallStarted
 from holdfast.core.events import TERMINAL, Record, run_of
-from holdfast.core.replies import step
-from holdfast.core.run import Run
-from holdfast.core.types import DeliveryId, Fact, RunId
+from holdfast.core.run import call, run
+from holdfast.core.run.call import CallStarted
+from holdfast.core.run.run import Run
+from holdfast.core.session.replies import step
+from holdfast.core.types import DeliveryId, Fact, Part, RunId
 from holdfast.engine.clock import Clock
+from holdfast.engine.commits import Commits
 from holdfast.engine.sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ CHANGE_S = 5.0  # for a change to be made; the run's last word waits that long f
 
 
 async def carry(channel: Channel, message: Outgoing, clock: Clock, within_s: float) -> Sent:
-    """Have the message carried; nobody knows what became of it if that takes longer."""
+    """Deliver the message; if that takes longer than `within_s`, its outcome is unknown."""
     answer: Sent = Doubtful(f"no answer within {within_s:g} s")
 
     async def give_up() -> None:
@@ -49,8 +49,7 @@ async def carry(channel: Channel, message: Outgoing, clock: Clock, within_s: flo
     return answer
 
 
-@dataclass(slots=True, eq=False)
-class _Shown:
+class _Shown(Part):
     """One run at work."""
 
     run_id: RunId
@@ -71,34 +70,30 @@ class _Shown:
         return DeliveryId(f"pro_{self.run_id}")
 
 
-class Presence:
+class Presence(Part):
     """Shows what is at work, in the chats it is done for."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        clock: Clock,
-        channels: Mapping[str, Channel],
-        tasks: TaskGroup,
-        message_id: Callable[[DeliveryId], Awaitable[str]],
-    ) -> None:
-        self._sessions = sessions
-        self._clock = clock
-        self._channels = channels
-        self._tasks = tasks
-        self._message_id = message_id  # what the platform calls it; empty: it does not have it
-        self._runs: dict[RunId, _Shown] = {}
-        self._changing: dict[DeliveryId, anyio.Event] = {}
-        self._open = True
+    _sessions: Sessions
+    _clock: Clock
+    _channels: Mapping[str, Channel]
+    _tasks: TaskGroup
+    _message_id: Callable[[DeliveryId], Awaitable[str]]  # the platform's; empty: not sent yet
+    _runs: dict[RunId, _Shown] = {}
+    _changing: dict[DeliveryId, anyio.Event] = {}
+    _open: bool = False
 
-    def committed(self, records: Sequence[Record]) -> None:
-        """On the loop, after every commit: begin and end what is shown."""
-        if not self._open:
-            return
-        for record in records:
-            fact = record.fact
-            if type(fact) in _SIGNS and (run_id := run_of(fact)) is not None:
-                self._look(run_id, fact)
+    def subscribe(self, commits: Commits) -> None:
+        """Get from the journal what begins and ends what is shown. Without channels: nothing."""
+        if self._channels:
+            commits.subscribe(_SIGNS, self._committed)
+
+    def _committed(self, record: Record) -> None:
+        if self._open and (run_id := run_of(record.fact)) is not None:
+            self._look(run_id, record.fact)
+
+    def start(self) -> None:
+        """Show what begins from now on."""
+        self._open = True
 
     def stop(self) -> None:
         """Show nothing any more."""
@@ -123,7 +118,7 @@ class Presence:
 
     def _at_work(self, run_id: RunId) -> Run | None:
         found = self._sessions.running(run_id)
-        if found is None or found[1].status is not run.Status.RUNNING or found[1].stop_reason:
+        if found is None or found[1].status is not run.RunPhase.RUNNING or found[1].stop_reason:
             return None
         return found[1]
 

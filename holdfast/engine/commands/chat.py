@@ -8,16 +8,18 @@ to the session behind the key is done at once: that is its dialogue.
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from holdfast.core import access, address
-from holdfast.core.access import Denied
+from holdfast.core import address
 from holdfast.core.address import NoSuchSession, Why
-from holdfast.core.approval import Choice, Role
-from holdfast.core.chats import HomeChosen, RestartAsked
+from holdfast.core.approval.approval import Choice, Role
+from holdfast.core.chat import access
+from holdfast.core.chat.access import AccessDenied
+from holdfast.core.chat.chats import HomeChosen, RestartAsked
 from holdfast.core.inbox import Mode
-from holdfast.core.session import SessionSuspended
+from holdfast.core.session.session import SessionSuspended
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Usage
-from holdfast.engine.chats import Chats, Place
-from holdfast.engine.dialogue import Control, Dialogue, Parts, named_model
+from holdfast.engine.chats.book import ChatBook
+from holdfast.engine.chats.places import ChatPlace
+from holdfast.engine.commands.session import CommandDeps, Dialogue, ProcessControl, named_model
 from holdfast.errors import Refused
 from holdfast.gateway import ChatSession, ChatStatus
 
@@ -25,18 +27,20 @@ from holdfast.gateway import ChatSession, ChatStatus
 class Conversation:
     """The conversation of one place, for the time of one command."""
 
-    def __init__(self, parts: Parts, chats: Chats, place: Place, control: Control | None) -> None:
+    def __init__(
+        self, parts: CommandDeps, book: ChatBook, place: ChatPlace, control: ProcessControl | None
+    ) -> None:
         self.roles = place.by.roles
         self.facts: list[Fact] = []
         self.afterwards: list[Callable[[], Awaitable[None]]] = []
         self._parts = parts
-        self._chats = chats
+        self._book = book
         self._place = place
         self._control = control  # None: there is no process to restart
 
     async def status(self) -> ChatStatus:
-        """How things stand."""
-        known = await self._chats.known()
+        """Report the status of the conversation."""
+        known = await self._book.known()
         mode = address.busy_mode(known.keys, self._place.key, self._place.connected.busy)
         return await (await self._current()).status(mode)
 
@@ -48,22 +52,22 @@ class Conversation:
     async def begin(self) -> None:
         """A fresh session from the next words on; what is at work is stopped."""
         await (await self._current()).give_way()
-        keys = (await self._chats.known()).keys
+        keys = (await self._book.known()).keys
         reason = Why.FIRST if address.current(keys, self._place.key) is None else Why.NEW
         self.facts.append(address.begin(keys, self._place.key, reason))
 
     async def say(self, text: str, mode: Mode | None) -> None:
         """Words for the agent."""
-        await self._chats.say(self._place, text, mode)
+        await self._book.say(self._place, text, mode)
 
     async def choose_busy_mode(self, mode: Mode) -> None:
-        """What a message does to a busy run here, from now on."""
+        """Choose what a message does to a busy run here, from now on."""
         self.facts.append(address.BusyModeChosen(key=self._place.key, mode=mode))
 
     async def choose_model(self, name: str) -> str:
         """Another model of the same provider for this session; empty: the configured one."""
         chosen = named_model(self._parts.model, name)
-        here = await self._session(await self._chats.route(self._place))
+        here = await self._session(await self._book.route(self._place))
         return await here.choose_model(chosen)
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
@@ -73,7 +77,7 @@ class Conversation:
     async def retry(self) -> None:
         """Say again what was said last, in place of what came of it."""
         said = await (await self._current()).last_words()
-        await self._chats.say(self._place, said, Mode.QUEUE, instead=True)
+        await self._book.say(self._place, said, Mode.QUEUE, instead=True)
 
     async def undo(self) -> str:
         """Take back the last exchange; the words it began with."""
@@ -85,7 +89,7 @@ class Conversation:
 
     async def sessions(self) -> Sequence[ChatSession]:
         """Every session this conversation has had, the oldest first."""
-        known = (await self._chats.known()).keys
+        known = (await self._book.known()).keys
         chat = known.get(self._place.key)
         if chat is None:
             return ()
@@ -115,7 +119,7 @@ class Conversation:
             here = await self._session(current.session_id)
             if await here.reopen(self._place.came):
                 return current
-        keys = (await self._chats.known()).keys
+        keys = (await self._book.known()).keys
         bound = address.resume(keys, self._place.key, wanted)
         if isinstance(bound, NoSuchSession):
             raise Refused("session_not_found", bound.reason)
@@ -140,7 +144,7 @@ class Conversation:
         self.afterwards.append(partial(control.restart, self._place.by))
 
     async def make_home(self) -> None:
-        """Have the gateway speak here when nobody asked it anything."""
+        """Make this chat the home: notices of the gateway go here."""
         self._check_admin()
         self.facts.append(HomeChosen(address=self._place.address.place, by=self._place.by.who))
 
@@ -150,16 +154,16 @@ class Conversation:
 
     async def _current(self) -> Dialogue:
         """The session behind the key; one that is not there yet, if there was none."""
-        keys = (await self._chats.known()).keys
+        keys = (await self._book.known()).keys
         current = address.current(keys, self._place.key)
         return await self._session(current or SessionId(self._place.key))
 
     async def _session(self, session_id: SessionId) -> Dialogue:
-        policy, place = await self._chats.policy(), self._place
+        policy, place = await self._book.policy(), self._place
 
         def may(needs: Role, works_for: Owner) -> bool:
             judge = access.may_answer if needs is Role.APPROVE else access.may_stop
-            return not isinstance(judge(policy, place.address.sender, works_for), Denied)
+            return not isinstance(judge(policy, place.address.sender, works_for), AccessDenied)
 
         key = SessionKey(place.by.owner, session_id)
         return Dialogue(self._parts, key, place.by, may, place.came)

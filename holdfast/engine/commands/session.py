@@ -1,4 +1,4 @@
-"""One session, as a command sees it: what whoever speaks may look at there, and change.
+"""One session, as a command sees it: what the speaker may read there, and change.
 
 It is the same at every door. A chat finds its session behind a key, and its lists say who may
 do what; a terminal names its session, and the operator may do everything. What is done to a
@@ -9,18 +9,20 @@ the command is known when it comes again.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from holdfast.core import access, answers, run, session, words
-from holdfast.core.approval import ApprovalRequested, Choice, Role
-from holdfast.core.inbox import Came, Mode
+from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
+from holdfast.core.chat import access
+from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import Answer, Principal
 from holdfast.core.messages import User
-from holdfast.core.replies import SUPERSEDED
-from holdfast.core.session import ModelChosen, SessionReopened, Undone
-from holdfast.core.session import Status as SessionStatus
+from holdfast.core.run import run
+from holdfast.core.session import answers, placement, session
+from holdfast.core.session.replies import SUPERSEDED
+from holdfast.core.session.session import ModelChosen, SessionReopened, Undone
+from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionKey, Usage, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.reads import view_of
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
 from holdfast.gateway import ChatStatus, Gateway
 from holdfast.journal.journal import Journal
@@ -31,19 +33,18 @@ FIRST_WORDS = 60  # characters of a session's first words
 May = Callable[[Role, Owner], bool]
 
 
-class Control(Protocol):
+class ProcessControl(Protocol):
     """The process, as far as a command may ask it for something."""
 
     @property
     def check(self) -> Callable[[], Awaitable[None]]:
         """Refuses, if it would not come back after a restart."""
-        ...
 
     async def restart(self, by: Principal) -> None: ...
 
 
-class Parts(Value):
-    """What commands need of the rest."""
+class CommandDeps(Value):
+    """The parts that commands need."""
 
     gateway: Gateway
     journal: Journal
@@ -52,28 +53,25 @@ class Parts(Value):
     model: str  # that is configured
 
 
-class Dialogue:
+class Dialogue(Value):
     """One session, for the time of one command, and who speaks in it."""
 
-    def __init__(
-        self, parts: Parts, key: SessionKey, by: Principal, may: May, came: Came | None
-    ) -> None:
-        self.key = key
-        self._parts = parts
-        self._by = by
-        self._may = may
-        self._came = came  # by what the command is known when it comes again
+    _parts: CommandDeps
+    key: SessionKey
+    _by: Principal
+    _may: May
+    _came: UpdateRef | None  # identifies the command if it is sent again
 
     async def status(self, mode: Mode) -> ChatStatus:
-        """How things stand, where `mode` is what words do to a busy run."""
+        """Report the status; `mode` is what a message does to a busy run."""
         health = self._parts.gateway.health()
-        async with self._parts.sessions.hold(self.key) as held:
-            now = held.session if held else session.Session(self.key)
+        async with self._parts.sessions.load(self.key) as loaded:
+            now = loaded.committed() if loaded else session.Session(self.key)
             busy = session.current(now)
-            asked = words.question(busy) if busy else None
+            asked = placement.question(busy) if busy else None
             return ChatStatus(
                 session_id=self.key.session_id,
-                run=view_of(held, busy) if held and busy else None,
+                run=view_of(now, busy) if busy else None,
                 steps=busy.steps if busy else 0,
                 waiting=max(0, len(now.runs) - 1),
                 question=busy.calls[asked].question if busy and asked else "",
@@ -87,9 +85,9 @@ class Dialogue:
 
     async def question(self) -> tuple[RunId, CallId] | None:
         """The run at work and its call, if that waits for an answer of the user's."""
-        async with self._parts.sessions.hold(self.key) as held:
-            busy = session.current(held.session) if held else None
-            asked = words.question(busy) if busy else None
+        async with self._parts.sessions.load(self.key) as loaded:
+            busy = session.current(loaded.session) if loaded else None
+            asked = placement.question(busy) if busy else None
             return (busy.id, asked) if busy and asked else None
 
     async def stop(self, reason: str, *last: Fact) -> int:
@@ -97,45 +95,49 @@ class Dialogue:
 
         One that is being stopped already counts too: the command may have been cut by a crash.
         """
-        async with self._parts.sessions.hold(self.key) as held:
-            if held is None or not held.session.runs:
-                return 0
-            theirs = self._theirs(held)
+        stopped = 0
+
+        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
+            nonlocal stopped
+            if loaded is None or not loaded.session.runs:
+                return ()
+            theirs = self._theirs(loaded)
             if not theirs:
                 raise Refused("not_yours", access.NOTHING_TO_STOP)
-            facts = _stopped(held, theirs, reason)
-            if len(theirs) == len(held.session.runs):  # else somebody works on in it
-                facts += last
-            if facts:
-                await self._parts.sessions.append(held, *facts).wait()
-            return len(theirs)
+            stopped = len(theirs)
+            facts = _stopped(loaded, theirs, reason)
+            return [*facts, *last] if stopped == len(loaded.session.runs) else facts
+
+        await self._parts.sessions.change(self.key, decide)
+        return stopped
 
     async def give_way(self) -> None:
         """Stop what the speaker may stop, because something else takes its place."""
-        async with self._parts.sessions.hold(self.key) as held:
-            if held is not None:
-                facts = _stopped(held, self._theirs(held), SUPERSEDED)
-                if facts:
-                    await self._parts.sessions.append(held, *facts).wait()
+        await self._parts.sessions.change(
+            self.key,
+            lambda loaded: _stopped(loaded, self._theirs(loaded), SUPERSEDED) if loaded else (),
+        )
 
-    def _theirs(self, held: Held) -> list[run.Run]:
+    def _theirs(self, loaded: LoadedSession) -> list[run.Run]:
         """The runs that the speaker may stop."""
-        now = held.session
-        return [r for r in now.runs.values() if self._may(Role.RUN, words.works_for(now, r))]
+        now = loaded.session
+        return [r for r in now.runs.values() if self._may(Role.RUN, placement.works_for(now, r))]
 
     async def choose_model(self, chosen: str) -> str:
         """Another model for this session; empty: the configured one. Which it is now."""
-        async with self._parts.sessions.hold(self.key) as held:
-            if held is None:
+
+        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
+            if loaded is None:
                 raise Refused("session_not_found", "Say something first, then choose.")
-            fact = ModelChosen(model=chosen, by=self._by.who)
-            await self._parts.sessions.append(held, fact).wait()
+            return (ModelChosen(model=chosen, by=self._by.who),)
+
+        await self._parts.sessions.change(self.key, decide)
         return chosen or self._parts.model
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
-        async with self._parts.sessions.hold(self.key) as held:
-            waiting = self._answerable(held.session) if held else ()
+        async with self._parts.sessions.load(self.key) as loaded:
+            waiting = self._answerable(loaded.session) if loaded else ()
         asked = next((a for a in waiting if request_id in ("", a.request_id)), None)
         if asked is None:
             raise Refused("nothing_to_answer", access.NOTHING_TO_ANSWER)
@@ -143,27 +145,30 @@ class Dialogue:
         return (await self._parts.gateway.send(intent)).choice
 
     def _answerable(self, now: session.Session) -> Sequence[ApprovalRequested]:
-        """What waits here for an approval that the speaker may give."""
+        """List the approvals here that the speaker may give."""
         return [
             asked.requested
             for found in now.runs.values()
-            if self._may(Role.APPROVE, words.works_for(now, found))
+            if self._may(Role.APPROVE, placement.works_for(now, found))
             for asked in answers.pending(now, found.id)
         ]
 
     async def last_words(self) -> str:
-        """What the last exchange began with; refused while something is at work."""
-        async with self._parts.sessions.hold(self.key) as held:
-            return _last_words(held)
+        """Return the last message to the agent; refused while a run is active."""
+        async with self._parts.sessions.load(self.key) as loaded:
+            return _last_words(loaded)
 
     async def undo(self) -> str:
         """Take back the last exchange; the words it began with."""
-        async with self._parts.sessions.hold(self.key) as held:
-            said = _last_words(held)
-            assert held is not None
-            fact = Undone(by=self._by.who, came=self._came)
-            await self._parts.sessions.append(held, fact).wait()
-        return said
+        undone = ""
+
+        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
+            nonlocal undone
+            undone = _last_words(loaded)
+            return (Undone(by=self._by.who, came=self._came),)
+
+        await self._parts.sessions.change(self.key, decide)
+        return undone
 
     async def usage(self) -> Usage:
         """Tokens this session has spent."""
@@ -173,26 +178,31 @@ class Dialogue:
         spent = Usage()
         for record in facts:
             spent += getattr(record.fact, "usage", Usage())
-        async with self._parts.sessions.hold(self.key) as held:
-            for found in held.session.runs.values() if held else ():
+        async with self._parts.sessions.load(self.key) as loaded:
+            for found in loaded.committed().runs.values() if loaded else ():
                 spent += found.usage
         return spent
 
     async def first_words(self) -> str:
-        """How it began, on one line."""
-        async with self._parts.sessions.hold(self.key) as held:
-            said = held.transcript.whole() if held else ()
+        """Return the first message, on one line."""
+        async with self._parts.sessions.load(self.key) as loaded:
+            said = loaded.transcript.whole() if loaded else ()
+            if loaded is not None:
+                await loaded.landed()
         first = next((m.text for m in said if isinstance(m, User)), "")
         return " ".join(first.split())[:FIRST_WORDS]
 
-    async def reopen(self, came: Came | None = None) -> bool:
+    async def reopen(self, came: UpdateRef | None = None) -> bool:
         """Lift its suspension; whether there was one. `came`: that is all the command does."""
-        async with self._parts.sessions.hold(self.key) as held:
-            if held is None or held.session.status is not SessionStatus.SUSPENDED:
-                return False
-            fact = SessionReopened(by=self._by.who, came=came)
-            await self._parts.sessions.append(held, fact).wait()
-            return True
+        was_suspended = False
+
+        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
+            nonlocal was_suspended
+            was_suspended = loaded is not None and loaded.session.status is SessionStatus.SUSPENDED
+            return (SessionReopened(by=self._by.who, came=came),) if was_suspended else ()
+
+        await self._parts.sessions.change(self.key, decide)
+        return was_suspended
 
 
 def named_model(configured: str, name: str) -> str:
@@ -204,17 +214,17 @@ def named_model(configured: str, name: str) -> str:
     return f"{provider}/{rest or name}" if name else ""
 
 
-def _stopped(held: Held, those: Sequence[run.Run], reason: str) -> list[Fact]:
-    """What it takes to stop those of them that nobody has stopped yet."""
+def _stopped(loaded: LoadedSession, those: Sequence[run.Run], reason: str) -> list[Fact]:
+    """The facts that stop those of them that are not being stopped yet."""
     asked = (r.id for r in those if not r.stop_reason)
-    return [fact for run_id in asked for fact in session.stop(held.session, run_id, reason)]
+    return [fact for run_id in asked for fact in session.stop(loaded.session, run_id, reason)]
 
 
-def _last_words(held: Held | None) -> str:
-    """What the last exchange began with; refused while something is at work."""
-    if held is not None and held.session.runs:
+def _last_words(loaded: LoadedSession | None) -> str:
+    """Return the last message to the agent; refused while a run is active."""
+    if loaded is not None and loaded.session.runs:
         raise Refused("session_busy", "Something is at work here. /stop it first.")
-    said = held.transcript.last_words() if held else ""
-    if held is None or not (said or held.transcript.last_images()):
+    said = loaded.transcript.last_input() if loaded else ""
+    if loaded is None or not (said or loaded.transcript.last_images()):
         raise Refused("nothing_said", "There is nothing here to take back.")
     return said

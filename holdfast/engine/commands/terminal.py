@@ -17,19 +17,21 @@ from secrets import token_hex
 from weakref import WeakValueDictionary
 
 import anyio
+from msgspec import field
 
 from holdfast.commands import parse
 from holdfast.commands.command import Command
-from holdfast.core.approval import Choice, Role
-from holdfast.core.inbox import Came, Mode
+from holdfast.core.approval.approval import Choice, Role
+from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import Principal, RequestKey, Steer, Submit
-from holdfast.core.session import SessionOpened
-from holdfast.core.types import Owner, RunId, SessionId, SessionKey, Usage, Value
-from holdfast.engine.dialogue import Control, Dialogue, Parts, named_model
-from holdfast.engine.keeper import RUNS, check_admin
-from holdfast.errors import JournalUnavailable, Misconfigured, Refused
+from holdfast.core.session.session import SessionOpened
+from holdfast.core.types import Owner, Part, RunId, SessionId, SessionKey, Usage, Value
+from holdfast.engine.admin.sessions import RUNS
+from holdfast.engine.commands.session import CommandDeps, Dialogue, ProcessControl, named_model
+from holdfast.engine.permission import check_admin
+from holdfast.errors import Misconfigured, Refused
 from holdfast.gateway import ChatSession, ChatStatus, CommandDone, CommandGiven, CommandView
-from holdfast.journal.journal import Conflict, RunFilter
+from holdfast.journal.journal import RunFilter
 
 ROUTE = "/commands"  # under which the keys of commands with words are known
 CHANNEL = "/commands"  # and those of others; no channel has that name
@@ -40,21 +42,15 @@ DONE_BEFORE = "That was done already; only the answer was lost."
 _OF_A_CHILD = re.compile(r"~run_[0-9a-f]+$")
 
 
-class Desk:
+class TerminalCommands(Part):
     """Takes the operator's commands."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        commands: Callable[[], Mapping[str, Command]],
-        need: Callable[[Principal, SessionKey], Awaitable[None]],
-    ) -> None:
-        self.control: Control | None = None  # of the process, where it can be restarted
-        self._parts = parts
-        self._load = commands  # at first use: a terminal that only asks pays nothing for them
-        self._need = need  # somebody needs a session that may have been left aside
-        self._left: OrderedDict[SessionId, SessionId] = OrderedDict()
-        self._taking: WeakValueDictionary[SessionId, anyio.Lock] = WeakValueDictionary()
+    _parts: CommandDeps
+    _load: Callable[[], Mapping[str, Command]]  # at first use, so that other starts are quicker
+    _need: Callable[[Principal, SessionKey], Awaitable[None]]  # resumes a deferred session
+    _control: ProcessControl | None  # None: there is no process to restart
+    _left: OrderedDict[SessionId, SessionId] = field(default_factory=OrderedDict)
+    _taking: WeakValueDictionary[SessionId, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     def commands(self, by: Principal) -> Sequence[CommandView]:
         """Every command there is."""
@@ -76,17 +72,14 @@ class Desk:
             raise Refused("invalid_request", "`input` is not a command.", param="input")
         commands = self._commands()
         lock = self._taking.setdefault(given.session_id, anyio.Lock())
-        # Whoever asks may leave; what has begun is finished, so that it is known again.
+        # The caller may leave; what has begun is finished, so that it is known again.
         with anyio.CancelScope(shield=True):
             async with lock:
                 if (done := await self._done(by, given)) is not None:
                     return done
                 await self._need(by, SessionKey(by.owner, given.session_id))
-                seat = Seat(self._parts, by, given, self._left, self.control)
-                try:
-                    output = await parse.answer(call, seat, commands)
-                except Conflict as busy:
-                    raise JournalUnavailable(str(busy), retry_after_s=1) from busy
+                seat = Seat(self._parts, by, given, self._left, self._control)
+                output = await parse.answer(call, seat, commands)
                 for then in seat.afterwards:
                     await then()
         while len(self._left) > LEFT:
@@ -94,7 +87,7 @@ class Desk:
         return seat.done(output)
 
     async def _done(self, by: Principal, given: CommandGiven) -> CommandDone | None:
-        """What the same command has done before, if that must not be done again."""
+        """Find the result of the same command, if it must not be done again."""
         if not given.key:
             return None
         said = await self._parts.journal.replay(by.owner, ROUTE, given.key)
@@ -117,11 +110,11 @@ class Seat:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: CommandDeps,
         by: Principal,
         given: CommandGiven,
         left: OrderedDict[SessionId, SessionId],
-        control: Control | None,
+        control: ProcessControl | None,
     ) -> None:
         self.roles = by.roles
         self.afterwards: list[Callable[[], Awaitable[None]]] = []
@@ -130,7 +123,7 @@ class Seat:
         self._given = given
         self._left = left  # for which session which one was left
         self._control = control
-        self._came = Came(channel=CHANNEL, external_id=given.key) if given.key else None
+        self._came = UpdateRef(channel=CHANNEL, external_id=given.key) if given.key else None
         self._here = self._session(given.session_id)
         self._mode = given.mode
         self._session_id = given.session_id  # to go on with
@@ -141,14 +134,14 @@ class Seat:
         self._refused = False
 
     def done(self, output: str) -> CommandDone:
-        """What came of the command."""
+        """The result of the command."""
         busy, begun, undone = self._busy, self._run_id, self._undone
         return CommandDone(
             output, self._session_id, busy, begun, undone, self._owner, self._refused
         )
 
     async def status(self) -> ChatStatus:
-        """How things stand."""
+        """Report the status of the session."""
         return await self._here.status(self._mode)
 
     async def stop(self) -> int:
@@ -199,7 +192,7 @@ class Seat:
         return RequestKey(ROUTE, given.key, sha256(asked).hexdigest())
 
     async def choose_busy_mode(self, mode: Mode) -> None:
-        """What words do to a busy run: the terminal keeps it."""
+        """Accept a busy mode: the terminal keeps it itself."""
         self._busy = self._mode = mode
 
     async def choose_model(self, name: str) -> str:

@@ -1,18 +1,18 @@
-"""Words for a run that is at work: the answer to what it asks, else guidance for its next turn.
+"""Steer a run that is at work: answer what it asks, or give guidance for its next turn.
 
-Words whose answer was lost may come again under their name, at once or after a restart, while the
-first are on their way to the disk or when the run is long over. They are passed on once.
+A steer whose answer was lost may come again under its name, at once or after a restart, while the
+first is on its way to the disk or when the run is long over. It is passed on once.
 """
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
 
-from holdfast.core import session, words
-from holdfast.core.inbox import Came, InputAdmitted, Mode
+from holdfast.core.inbox import InputAdmitted, Mode, UpdateRef
 from holdfast.core.intents import Principal, Steer, Steered
+from holdfast.core.session import placement, session
 from holdfast.core.types import Fact, InputId, RunId, SessionKey
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.journal import Journal, Pending
 
@@ -22,7 +22,7 @@ _NO_MORE = frozenset({"run_not_accepting_steer", "question_not_waiting"})
 
 
 class Steering:
-    """Passes words on to live runs."""
+    """Passes messages on to live runs."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Steering:
         self._sessions = sessions
         self._journal = journal
         self._unfinished = unfinished  # the session of a run that has not ended
-        self._on_their_way: OrderedDict[Came, Pending] = OrderedDict()
+        self._on_their_way: OrderedDict[UpdateRef, Pending] = OrderedDict()
 
     async def steer(self, intent: Steer) -> Steered:
-        """Pass them on, durably, or say why not."""
+        """Pass the message on, durably, or refuse it."""
         try:
             await self._pass_on(intent)
         except Refused as refused:
@@ -45,10 +45,10 @@ class Steering:
         return Steered(intent.run_id)
 
     async def _pass_on(self, intent: Steer) -> None:
-        async with self._sessions.hold(await self._session_of(intent)) as held:
+        async with self._sessions.load(await self._session_of(intent)) as loaded:
             if await self._came_before(intent.came):
                 return None
-            pending = self._sessions.append(held, *_facts(held, intent)) if held else None
+            pending = self._sessions.append(loaded, *_facts(loaded, intent)) if loaded else None
             if pending is None:
                 raise _not_steerable(intent.run_id)
             if intent.came is None:
@@ -66,8 +66,8 @@ class Steering:
                 raise _not_steerable(intent.run_id) from None
             raise
 
-    async def _came_before(self, came: Came | None) -> bool:
-        """Whether they have been passed on, for good. What is not so now may be decided at once."""
+    async def _came_before(self, came: UpdateRef | None) -> bool:
+        """Return whether the message was passed on, durably. If not, decide without an await."""
         if came is None:
             return False
         if await self._journal.seen(came.channel, came.external_id):
@@ -77,7 +77,7 @@ class Steering:
         await self._arrive(came, pending)
         return True
 
-    async def _arrive(self, came: Came, pending: Pending) -> None:
+    async def _arrive(self, came: UpdateRef, pending: Pending) -> None:
         """Return when they are on the disk. What could not be written may come again."""
         try:
             await pending.wait()
@@ -86,8 +86,8 @@ class Steering:
             raise
 
 
-def _facts(held: Held, intent: Steer) -> tuple[Fact, ...]:
-    now = held.session.runs.get(intent.run_id)
+def _facts(loaded: LoadedSession, intent: Steer) -> tuple[Fact, ...]:
+    now = loaded.session.runs.get(intent.run_id)
     if now is None or now.stop_reason:
         raise _not_steerable(intent.run_id)
     said = InputAdmitted(
@@ -97,11 +97,11 @@ def _facts(held: Held, intent: Steer) -> tuple[Fact, ...]:
         mode=Mode.STEER,
         came=intent.came,
     )
-    if (asked := words.question(now, intent.call_id)) is not None:
-        return words.answer(held.session, now.id, asked, said)
+    if (asked := placement.question(now, intent.call_id)) is not None:
+        return placement.answer(loaded.session, now.id, asked, said)
     if intent.call_id is not None:
         raise Refused("question_not_waiting", "Nobody waits for that answer any more.")
-    return (*session.go_on(held.session), said)
+    return (*session.requeue_interrupted(loaded.session), said)
 
 
 def _not_steerable(run_id: RunId) -> Refused:

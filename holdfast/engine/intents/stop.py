@@ -1,19 +1,19 @@
-"""The end of one run, asked for by somebody. Words of a run that had not begun are theirs again.
+"""Stop one run. The inputs of a run that had not begun are given back to the caller.
 
-A stop whose answer was lost may come again under its name. The run is over then, and what nobody
-has read of it is told once more: the journal has it.
+A stop whose answer was lost may come again under its name. The run is over then, and its unread
+inputs are read from the journal.
 """
 
 from collections.abc import Awaitable, Callable
 
-from holdfast.core import session
-from holdfast.core.chats import UpdateTaken
+from holdfast.core.chat.chats import UpdateTaken
 from holdfast.core.inbox import InputAdmitted, InputSuperseded
 from holdfast.core.intents import Principal, Stop, Stopping
-from holdfast.core.run import RunStarted
+from holdfast.core.run.run import RunStarted
+from holdfast.core.session import session
 from holdfast.core.types import InputId, RunId, SessionKey
 from holdfast.engine.reads import PAGE, no_such_run
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
 from holdfast.journal.journal import Journal
 
@@ -21,7 +21,7 @@ _OVER = frozenset({"run_ended", "run_not_found"})
 
 
 class Stops:
-    """Ends runs."""
+    """Stops runs."""
 
     def __init__(
         self,
@@ -34,32 +34,33 @@ class Stops:
         self._unfinished = unfinished  # the session of a run that has not ended
 
     async def stop(self, intent: Stop) -> Stopping:
-        """Ask for its end, durably; or say why not."""
+        """Record the stop, durably; or refuse it."""
         try:
-            async with self._sessions.hold(
+            async with self._sessions.load(
                 await self._unfinished(intent.by, intent.run_id)
-            ) as held:
-                return await self._stop(held, intent)
+            ) as loaded:
+                return await self._stop(loaded, intent)
         except Refused as refused:
             if refused.code not in _OVER or not await self._came_before(intent):
                 raise
         return Stopping(intent.run_id, await self._unread(intent.run_id))
 
-    async def _stop(self, held: Held | None, intent: Stop) -> Stopping:
-        now = held.session.runs.get(intent.run_id) if held else None
-        if held is None or now is None:
-            if held is not None and held.said is not None:
-                await held.said.wait()  # its end may be on its way to the disk
+    async def _stop(self, loaded: LoadedSession | None, intent: Stop) -> Stopping:
+        now = loaded.session.runs.get(intent.run_id) if loaded else None
+        if loaded is None or now is None:
+            if loaded is not None:
+                await loaded.landed()  # its end may be on its way to the disk
             raise no_such_run(intent.run_id, "It has ended.")
         if intent.unless_begun and now.driven:
             raise Refused("run_begun", f"Run {intent.run_id} has begun. Nothing changed.")
         unread: tuple[str, ...] = ()
         if not now.stop_reason:
             if not now.driven:
-                unread = tuple(held.session.inputs[i].admitted.text for i in now.unread)
-            facts = session.stop(held.session, intent.run_id, intent.reason)
+                unread = tuple(loaded.session.inputs[i].admitted.text for i in now.unread)
+            facts = session.stop(loaded.session, intent.run_id, intent.reason)
             taken = () if intent.came is None else (UpdateTaken(came=intent.came),)
-            await self._sessions.append(held, *facts, *taken).wait()
+            self._sessions.append(loaded, *facts, *taken)
+        await loaded.landed()  # also where another has asked for it, a moment ago
         return Stopping(intent.run_id, unread)
 
     async def _came_before(self, intent: Stop) -> bool:
@@ -67,7 +68,7 @@ class Stops:
         return came is not None and await self._journal.seen(came.channel, came.external_id)
 
     async def _unread(self, run_id: RunId) -> tuple[str, ...]:
-        """The words of a run that was stopped before it began; else none."""
+        """The unread inputs of a run that was stopped before it began."""
         if (row := await self._journal.run(run_id)) is None:
             return ()
         said, unread, after = dict[InputId, str](), list[InputId](), 0

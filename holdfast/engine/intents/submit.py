@@ -2,7 +2,7 @@
 
 Nothing is allocated for a request that is refused. Of the requests under one key only
 one is being decided at a time, until the journal has it or it is refused; the others
-wait and then find what became of it. That does not depend on whoever asked: a client
+wait and then find what became of it. That does not depend on the caller: a client
 that hangs up in between and comes back finds its run.
 """
 
@@ -14,18 +14,21 @@ from secrets import token_hex
 
 import anyio
 
-from holdfast.core import lifecycle, limits, words
 from holdfast.core import workspace as workspaces
-from holdfast.core.approval import Role
+from holdfast.core.approval.approval import Role
 from holdfast.core.events import Record
 from holdfast.core.inbox import Idempotency, InputAdmitted, Mode
 from holdfast.core.intents import Principal, RequestKey, Submit, Submitted
-from holdfast.core.limits import Limits
-from holdfast.core.run import Origin, RunQueued, Status
-from holdfast.core.session import SessionOpened, Undone, admit, go_on
+from holdfast.core.life.lifecycle import DECLINES, LifecyclePhase
+from holdfast.core.redaction import Redactor
+from holdfast.core.run.limits import Limits
+from holdfast.core.run.run import Origin, RunPhase, RunQueued
+from holdfast.core.session import placement as words
+from holdfast.core.session.session import SessionOpened, Undone, admit, requeue_interrupted
 from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey, Value
 from holdfast.engine.clock import Clock
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.commits import Commits
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.journal import Journal
 
@@ -33,7 +36,7 @@ _RequestName = tuple[Owner, str, str]
 
 
 class Defaults(Value):
-    """What an input gets that does not ask for anything else."""
+    """Defaults for what a request leaves out."""
 
     model: str
     home: Path  # sessions get their workspaces below it
@@ -50,7 +53,7 @@ class _Claim:
 
 
 class Intake:
-    """The only way in for words."""
+    """Admits inputs."""
 
     def __init__(
         self,
@@ -59,22 +62,27 @@ class Intake:
         clock: Clock,
         budget: Limits,
         defaults: Defaults,
+        redactor: Redactor,
     ) -> None:
         self._journal = journal
         self._sessions = sessions
         self._clock = clock
         self._limits = budget
         self._defaults = defaults
+        self._redactor = redactor
         self._claims: dict[_RequestName, _Claim] = {}
         self._enqueued: dict[InputId, _Claim] = {}
-        journal.on_commit(self._landed)
         journal.on_failure(self._lost)
 
-    async def submit(self, intent: Submit, process: lifecycle.Status) -> Submitted:
-        """Take the words, durably, or say why not. The same request again is the same run."""
-        asked = intent.request_key
-        if asked is None:
+    def subscribe(self, commits: Commits) -> None:
+        """Learn from the journal that an input is durable."""
+        commits.subscribe((InputAdmitted,), self._landed)
+
+    async def submit(self, intent: Submit, process: LifecyclePhase) -> Submitted:
+        """Admit the input, durably, or refuse it. The same request again is the same run."""
+        if intent.request_key is None:
             return await self._take(intent, process, None)
+        asked = self._redactor.cleaned(intent.request_key)  # as it will be recorded
         name = (intent.by.owner, asked.route, asked.key)
         while (twin := self._claims.get(name)) is not None:
             await twin.settled.wait()
@@ -98,14 +106,10 @@ class Intake:
         del self._claims[claim.name]
         claim.settled.set()
 
-    def _landed(self, records: Sequence[Record]) -> None:
-        """On the loop, after every commit."""
-        if not self._enqueued:
-            return
-        for record in records:
-            if type(record.fact) is InputAdmitted:
-                if (claim := self._enqueued.pop(record.fact.input_id, None)) is not None:
-                    self._settle(claim)
+    def _landed(self, record: Record) -> None:
+        assert isinstance(record.fact, InputAdmitted)
+        if (claim := self._enqueued.pop(record.fact.input_id, None)) is not None:
+            self._settle(claim)
 
     def _lost(self) -> None:
         """On the loop, after a commit that failed: nothing enqueued is in the journal."""
@@ -113,41 +117,54 @@ class Intake:
             self._settle(self._enqueued.popitem()[1])
 
     async def _take(
-        self, intent: Submit, process: lifecycle.Status, claim: _Claim | None
+        self, intent: Submit, process: LifecyclePhase, claim: _Claim | None
     ) -> Submitted:
-        key = SessionKey(intent.by.owner, intent.session_id or SessionId(f"ses_{token_hex(16)}"))
         if intent.session_id is None:
             self._check_open(intent, process)
+            self._check_model(intent, "")
+            key = SessionKey(intent.by.owner, SessionId(f"ses_{token_hex(16)}"))
             return await self._open(intent, key, claim)
+        key = SessionKey(intent.by.owner, intent.session_id)
         workspace = _resolved(intent.workspace)
-        async with self._sessions.hold(key) as held:
+        async with self._sessions.load(key) as loaded:
             self._check_open(intent, process)
-            if held is None:
+            self._check_model(intent, loaded.session.model if loaded else "")
+            if loaded is None:
                 return await self._open(intent, key, claim)
-            if workspace and workspace != held.session.workspace:
+            if workspace and workspace != loaded.session.workspace:
                 raise Refused(
                     "workspace_fixed",
-                    f"Session {key.session_id} works in {held.session.workspace}. Leave "
+                    f"Session {key.session_id} works in {loaded.session.workspace}. Leave "
                     "`workspace` out or name that one.",
                     param="workspace",
                 )
-            return await self._admit(intent, held, claim, ())
+            return await self._admit(intent, loaded, claim, ())
 
-    def _check_open(self, intent: Submit, process: lifecycle.Status) -> None:
+    def _check_open(self, intent: Submit, process: LifecyclePhase) -> None:
         if (trouble := self._journal.state()) != "ok":
             raise JournalUnavailable(trouble, retry_after_s=5)
         if intent.came is not None:
             return  # what a chat says is taken while draining too, and whatever waits already
-        match lifecycle.decide(process):
-            case lifecycle.Decline(code=code, message=message):
-                raise Refused(code, message, retry_after_s=5)
-            case lifecycle.Admit():
-                pass
-        if not limits.may_queue(self._limits, self._sessions.counts[Status.QUEUED]):
+        if (declined := DECLINES.get(process)) is not None:
+            raise Refused(declined.code, declined.message, retry_after_s=5)
+        queued, size = self._sessions.counts[RunPhase.QUEUED], self._sessions.queued_bytes
+        if not self._limits.may_queue(queued, size):
             raise Refused(
                 "queue_full",
-                f"{self._limits.queued} runs wait for a place already. Try again later.",
+                f"{queued} runs with {size >> 20} MB of input wait for a place already. "
+                "Try again later.",
                 retry_after_s=5,
+            )
+
+    def _check_model(self, intent: Submit, chosen: str) -> None:
+        """Refuse a model that is not served: neither configured nor chosen for the session."""
+        served = dict.fromkeys(filter(None, (chosen, self._defaults.model)))
+        if intent.model and intent.model not in served:
+            raise Refused(
+                "model_not_served",
+                f"`model` must be {' or '.join(served)}, or be left out. To have another served, "
+                "set HOLDFAST_MODEL, or `model` in config.toml.",
+                param="model",
             )
 
     async def _open(self, intent: Submit, key: SessionKey, claim: _Claim | None) -> Submitted:
@@ -165,6 +182,13 @@ class Intake:
         if not wanted:
             return workspaces.own(str(self._defaults.home), key)
         path = Path(_resolved(wanted))
+        if self._redactor.hides(str(path)):  # the name of a directory is recorded as it is
+            raise Refused(
+                "workspace_not_allowed",
+                "The name of `workspace` contains a configured key. Rename the directory, or name "
+                "another one.",
+                param="workspace",
+            )
         allowed = by.platform == "cli" or any(
             path.is_relative_to(root.resolve()) for root in self._defaults.roots
         )
@@ -192,21 +216,22 @@ class Intake:
         return str(path)
 
     async def _admit(
-        self, intent: Submit, held: Held, claim: _Claim | None, first: tuple[Fact, ...]
+        self, intent: Submit, loaded: LoadedSession, claim: _Claim | None, first: tuple[Fact, ...]
     ) -> Submitted:
-        run_id, facts = self._facts(intent, held)
-        pending = self._sessions.append(held, *first, *facts)
+        run_id, facts = self._facts(intent, loaded)
+        pending = self._sessions.append(loaded, *first, *facts)
         if claim is not None:
             claim.enqueued = True
             self._enqueued[_input_of(facts)] = claim
         await pending.wait()
-        return Submitted(run_id, held.key.session_id, replayed=False)
+        self._sessions.rest(loaded)
+        return Submitted(run_id, loaded.key.session_id, replayed=False)
 
-    def _facts(self, intent: Submit, held: Held) -> tuple[RunId, Sequence[Fact]]:
+    def _facts(self, intent: Submit, loaded: LoadedSession) -> tuple[RunId, Sequence[Fact]]:
         # Ids that rise with time keep neighbours together on disk, and list in order.
-        made_at = f"{int(self._clock.now() * 1000):012x}"
-        run_id, input_id = RunId(f"run_{made_at}{token_hex(10)}"), InputId(f"in_{token_hex(12)}")
-        now, asked = held.session, intent.request_key
+        made_at, chance = f"{int(self._clock.now() * 1000):012x}", token_hex(22)
+        run_id, input_id = RunId(f"run_{made_at}{chance[:20]}"), InputId(f"in_{chance[20:]}")
+        now, asked = loaded.session, intent.request_key
         admitted = InputAdmitted(
             input_id=input_id,
             run_id=run_id,
@@ -217,12 +242,12 @@ class Intake:
             idempotency=None if asked is None else _named(asked),
             came=intent.came,
             hosts=intent.hosts,
-            images=held.transcript.last_images() if intent.instead else intent.images,
+            images=loaded.transcript.last_images() if intent.instead else intent.images,
         )
-        model = now.model or self._defaults.model
+        model = intent.model or now.model or self._defaults.model
         queued = RunQueued(run_id=run_id, input_id=input_id, model=model, origin=_origin(intent))
         if intent.came is None and not intent.instead and intent.mode is Mode.QUEUE:
-            return run_id, (*admit(now), *go_on(now), admitted, queued)
+            return run_id, (*admit(now), *requeue_interrupted(now), admitted, queued)
         if intent.instead:
             if now.runs:
                 raise Refused("session_busy", "Something is at work here. Stop it first.")
@@ -240,7 +265,7 @@ def _input_of(facts: Sequence[Fact]) -> InputId:
 
 
 def _origin(intent: Submit) -> Origin:
-    """What the run may count on: what its door can do, and what its request says of itself."""
+    """The run's origin: what its door can do, and what its request asks for."""
     door = intent.by.door
     return Origin(
         platform=door.platform,

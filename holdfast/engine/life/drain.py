@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from holdfast.core.run import Cause, RunInterrupted, Status
+from holdfast.core.run.run import CutCause, RunInterrupted, RunPhase
 from holdfast.engine.clock import Clock
-from holdfast.engine.coordinator import Coordinator, Drive
+from holdfast.engine.runs.coordinator import Coordinator, Drive
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Pending
+from holdfast.journal.journal import Pending
 
 LET_GO_S = 2.8  # for interrupted drives to clean up
 RECORD_S = 2.0  # for the marks to reach the disk
@@ -28,7 +28,7 @@ async def drain(
     coordinator: Coordinator,
     clock: Clock,
     wait_s: float,
-    cause: Cause,
+    cause: CutCause,
     report: Callable[[], Awaitable[None]],
 ) -> bool:
     """Let runs finish for `wait_s`, mark what is left as interrupted, then cancel it.
@@ -53,7 +53,7 @@ async def _count(drive: Drive, report: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _let_finish(
-    sessions: Sessions, coordinator: Coordinator, clock: Clock, wait_s: float, cause: Cause
+    sessions: Sessions, coordinator: Coordinator, clock: Clock, wait_s: float, cause: CutCause
 ) -> bool:
     with anyio.move_on_after(wait_s):
         await coordinator.drained()
@@ -62,7 +62,7 @@ async def _let_finish(
     marks = [mark for d in coordinator.active if (mark := _mark(sessions, d, clock, cause))]
     for drive in coordinator.active:
         drive.again = False
-        drive.scope.cancel()
+        drive.cancel()
     with anyio.move_on_after(RECORD_S, shield=True):
         for mark in marks:
             try:
@@ -74,15 +74,15 @@ async def _let_finish(
     return False
 
 
-def _mark(sessions: Sessions, drive: Drive, clock: Clock, cause: Cause) -> Pending | None:
+def _mark(sessions: Sessions, drive: Drive, clock: Clock, cause: CutCause) -> Pending | None:
     """Say that the run was cut before it is. Only a run that is running then is marked."""
     found = drive.run_id and sessions.running(drive.run_id)
-    if not found or found[1].status is not Status.RUNNING:
+    if not found or found[1].status is not RunPhase.RUNNING:
         return None
-    held, run = found
-    reason = RESTARTING if cause is Cause.RESTART else REASON
+    loaded, run = found
+    reason = RESTARTING if cause is CutCause.RESTART else REASON
     fact = RunInterrupted(run_id=run.id, cause=cause, reason=reason, cut_at=clock.now())
     try:
-        return sessions.append(held, fact)
-    except (JournalUnavailable, Conflict):
+        return sessions.append(loaded, fact)
+    except JournalUnavailable:
         return None

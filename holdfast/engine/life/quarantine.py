@@ -1,21 +1,21 @@
-"""The search for the run that ends the process: who is held goes on bit by bit.
+"""Quarantine: find the run that ends the process, by letting held runs go on bit by bit.
 
-What is held, and why, is in the journal; core/suspects.py decides who goes on next. Here is only
-the looking after it, once a second, for as long as anybody is held.
+The journal keeps which runs are held, and why; core/run/quarantine.py decides which go on next.
+This looks after them once a second, for as long as a run is held.
 """
 
 import logging
+from collections.abc import Sequence
 
 import anyio
 
-from holdfast.core.run import Run, RunCleared, RunIsolated, RunRequeued, Status
-from holdfast.core.session import OnStart
-from holdfast.core.suspects import Release, release
+from holdfast.core.run.quarantine import Release, release
+from holdfast.core.run.run import Run, RunCleared, RunIsolated, RunPhase, RunRequeued
+from holdfast.core.session.session import OnStart
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ RELEASE = "holdfast sessions release"
 
 
 class Search:
-    """Who is held, and who may be it and goes on."""
+    """The runs that are held, and those that may be the cause and go on."""
 
     def __init__(self, sessions: Sessions, clock: Clock, policy: OnStart) -> None:
         self._sessions = sessions
@@ -36,7 +36,7 @@ class Search:
 
     @property
     def trouble(self) -> str:
-        """How many are held, why, and what to do about it; empty: none is."""
+        """Explain how many runs are held, why, and what to do; empty: none."""
         if not self._held:
             return ""
         return (
@@ -45,7 +45,7 @@ class Search:
             f"bit; all at once with: {RELEASE}"
         )
 
-    def notice(self, held: Held) -> None:
+    def notice(self, held: LoadedSession) -> None:
         """A session was brought back: some of its runs may concern us."""
         for found in held.session.runs.values():
             if found.held_until:
@@ -63,14 +63,14 @@ class Search:
             await self._clock.sleep(LOOK_EVERY_S)
             try:
                 await self._look()
-            except (JournalUnavailable, Conflict):
+            except JournalUnavailable:
                 continue
             if not self._held:
                 log.info("no run is held any more")
                 self._some = anyio.Event()
 
     async def end(self) -> int:
-        """The operator's word: everybody goes on, and earlier cuts count no more; how many."""
+        """Let every held run go on and forget its earlier cuts; how many there were."""
         held = await self._found(self._held)
         if held:
             await self._let_go(Release(tuple(r.id for r in held), over=True))
@@ -87,14 +87,14 @@ class Search:
             return
         for run in driven:
             if run.isolated:  # before it is true: a crash now must not be put down to it
-                await self._say(run.id, RunIsolated(run_id=run.id, alone=False))
+                await self._record(run.id, RunIsolated(run_id=run.id, alone=False))
         await self._let_go(decided)
 
     async def _found(self, those: dict[RunId, SessionKey]) -> list[Run]:
         """Those of them that have not ended."""
         found: list[Run] = []
         for run_id, key in tuple(those.items()):
-            async with self._sessions.hold(key) as held:
+            async with self._sessions.load(key) as held:
                 if held is not None and run_id in held.session.runs:
                     found.append(held.session.runs[run_id])
                 else:
@@ -104,9 +104,9 @@ class Search:
     async def _let_go(self, decided: Release) -> None:
         if decided.over:
             for run_id in tuple(self._driven):
-                await self._say(run_id, RunCleared(run_id=run_id))
+                await self._record(run_id, RunCleared(run_id=run_id))
         for run_id in decided.runs:
-            await self._say(run_id, *self._released(run_id, decided))
+            await self._record(run_id, *self._released(run_id, decided))
             self._driven[run_id] = self._held.pop(run_id)
         log.info("held runs go on", extra={"runs": len(decided.runs), "held": len(self._held)})
 
@@ -118,15 +118,18 @@ class Search:
             return (cleared, requeued)
         return (RunIsolated(run_id=run_id), requeued) if decided.isolated else (requeued,)
 
-    async def _say(self, run_id: RunId, *facts: Fact) -> None:
+    async def _record(self, run_id: RunId, *facts: Fact) -> None:
         key = self._held.get(run_id) or self._driven[run_id]
-        async with self._sessions.hold(key) as held:
-            now = held.session.runs.get(run_id) if held else None
-            if held is None or now is None:
-                return
-            if now.status is not Status.INTERRUPTED:  # it goes on already
-                facts = tuple(f for f in facts if not isinstance(f, RunRequeued))
-            if now.status is Status.WAITING:
-                facts = tuple(f for f in facts if not isinstance(f, RunIsolated))
-            if facts:
-                await self._sessions.append(held, *facts).wait()
+
+        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
+            now = loaded.session.runs.get(run_id) if loaded else None
+            if now is None:
+                return ()
+            decided = facts
+            if now.status is not RunPhase.INTERRUPTED:  # it goes on already
+                decided = tuple(f for f in decided if not isinstance(f, RunRequeued))
+            if now.status is RunPhase.WAITING:
+                decided = tuple(f for f in decided if not isinstance(f, RunIsolated))
+            return decided
+
+        await self._sessions.change(key, decide)

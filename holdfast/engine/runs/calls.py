@@ -6,46 +6,43 @@ Whatever a tool does or raises, its call ends as a result the model can read.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import msgspec
 
-from holdfast.core import answers, child
-from holdfast.core import call as machine
-from holdfast.core.approval import Ask, Deny, Run
-from holdfast.core.call import (
-    Call,
-    CallAsked,
-    CallSettled,
-    CallStarted,
-    OnCrash,
-    Outcome,
-)
+from holdfast.core.approval.approval import Deny, Ground, MayRun, MustAsk
 from holdfast.core.redaction import Redactor
-from holdfast.core.types import Fact, ProcessId, RunId
-from holdfast.engine import outcomes
+from holdfast.core.run import call as machine
+from holdfast.core.run import child
+from holdfast.core.run.call import Call, CallAsked, CallSettled, CallStarted, OnCrash, Outcome
+from holdfast.core.session import answers
+from holdfast.core.types import CallId, Fact, ProcessId, RunId
 from holdfast.engine.clock import Clock
-from holdfast.engine.permits import Permits, new_request_id, requested
-from holdfast.engine.progress import Progress
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.runs import outcomes
+from holdfast.engine.runs.approvals import Judged, Permits, new_request_id, requested
+from holdfast.engine.runs.driven import DrivenRun
+from holdfast.engine.runs.progress import CallProgress
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import ToolFailed
 from holdfast.journal.journal import Pending
 from holdfast.tools.tool import (
     BlobStore,
     Context,
-    Denied,
     Done,
     Effect,
-    Failed,
     Forbidden,
     Park,
     Permission,
     Tool,
+    ToolDenied,
+    ToolFailure,
     Unknown,
 )
 from holdfast.tools.tool import Outcome as ToolOutcome
@@ -57,10 +54,28 @@ ABORT_S = 2.5  # for what a stopped call left behind
 RESULT = 64 * 1024  # characters of a result the model is shown, whatever the tool gave
 
 
-class Say(Protocol):
-    """Append facts for the run whose calls these are."""
+@dataclass(frozen=True, slots=True)
+class CallAtWork:
+    """One call of a run that is driven."""
 
-    def __call__(self, *facts: Fact) -> Pending: ...
+    run: DrivenRun
+    call: Call
+
+    @property
+    def loaded(self) -> LoadedSession:
+        return self.run.loaded
+
+    @property
+    def run_id(self) -> RunId:
+        return self.run.id
+
+    @property
+    def call_id(self) -> CallId:
+        return self.call.proposal.call_id
+
+    def record(self, *facts: Fact) -> Pending:
+        """Append facts for its run."""
+        return self.run.record(*facts)
 
 
 class Calls:
@@ -75,7 +90,7 @@ class Calls:
         permits: Permits,
         redactor: Redactor,
         own: Path,
-        begun: Callable[[Held, ProcessId], None],
+        begun: Callable[[LoadedSession, ProcessId], None],
     ) -> None:
         self._tools: Mapping[str, Tool[Any]] = {t.name: t for t in tools}
         self._blobs = blobs
@@ -87,67 +102,89 @@ class Calls:
         self._begun = begun  # a process goes on in the background
 
     def on_crash(self, call: Call) -> OnCrash:
-        """What the call's tool says about being cut; a tool that is gone says the worst."""
+        """Return what the call's tool declares for a crash; unknown for a tool that is gone."""
         tool = self._tools.get(call.proposal.tool)
         return OnCrash.UNKNOWN if tool is None else tool.on_crash
 
-    async def settle(self, held: Held, run_id: RunId, calls: Sequence[Call], say: Say) -> None:
-        """Bring every call to its end, or to where it waits for somebody."""
-        for reads, group in groupby(calls, self._only_reads):
-            if not reads:
-                for call in group:
-                    await self._settle(held, run_id, call, say)
-                continue
-            try:
-                async with anyio.create_task_group() as side_by_side:
-                    for call in group:
-                        side_by_side.start_soon(self._settle, held, run_id, call, say)
-            except ExceptionGroup as several:
-                raise several.exceptions[0] from None  # they all failed to record: one says it
+    async def settle(self, run: DrivenRun, calls: Sequence[Call]) -> None:
+        """Bring the first call to its end, or to where it waits; with it what only reads beside it.
+
+        The others have to be asked for again: the first may hold them.
+        """
+        reads = list(takewhile(self._only_reads, calls))
+        if not reads:
+            await self._settle(CallAtWork(run, calls[0]))
+            return
+        try:
+            async with anyio.create_task_group() as side_by_side:
+                for call in reads:
+                    side_by_side.start_soon(self._settle, CallAtWork(run, call))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None  # they all failed to record: one says it
 
     def _only_reads(self, call: Call) -> bool:
         tool = self._tools.get(call.proposal.tool)
         return tool is not None and tool.effect is Effect.READ
 
-    async def _settle(self, held: Held, run_id: RunId, call: Call, say: Say) -> None:
-        match machine.next_step(call, self.on_crash(call)):
+    async def _settle(self, at: CallAtWork) -> None:
+        match machine.next_step(at.call, self.on_crash(at.call)):
             case machine.Begin():
-                await self._begin(held, run_id, call, say)
+                await self._begin(at)
             case machine.Adopt():
-                await self._adopt(held, run_id, call, say)
+                await self._adopt(at)
             case machine.Settle(outcome=outcome, text=text):
-                say(outcomes.settled(run_id, call, outcome, text))
-            case machine.Leave():
+                at.record(outcomes.settled(at.run_id, at.call, outcome, text))
+            case machine.LeaveCall():
                 pass
 
-    async def _begin(self, held: Held, run_id: RunId, call: Call, say: Say) -> None:
-        found = self._find(call)
+    async def _begin(self, at: CallAtWork) -> None:
+        found = self._find(at.call)
         if isinstance(found, str):
-            say(self._settled(run_id, call, Outcome.FAILED, found))
+            at.record(self._settled(at, Outcome.FAILED, found))
             return
         tool, arguments = found
-        with Progress(self._sessions, held, run_id, call, self._clock) as progress:
+        with self._progress(at) as progress:
             preview = _preview(tool, arguments, self._redactor)
-            context = self._context(held, run_id, call, say, progress, preview)
+            context = self._context(at, progress, preview)
             permission = await _permission(tool, context, arguments)
-            execution = await self._permitted(held, call, permission, say, run_id)
-            if execution is None:
+            judged = await self._permitted(at, tool, permission)
+            if judged is None:
                 return
-            context = msgspec.structs.replace(context, execution=execution)
-            call_id = call.proposal.call_id
-            quiet = tool.name == "ask"  # its question is shown anyway
-            started = say(
+            unasked = judged.decision == MayRun(Ground.HARMLESS)
+            context = msgspec.structs.replace(
+                context, execution=judged.execution, trees=judged.trees, unasked=unasked
+            )
+            started = at.record(
                 CallStarted(
-                    run_id=run_id, call_id=call_id, tool=tool.name, preview=preview, quiet=quiet
+                    run_id=at.run_id,
+                    call_id=at.call_id,
+                    tool=tool.name,
+                    preview=preview,
+                    quiet=tool.name == "ask",  # its question is shown anyway
                 )
             )
             if tool.effect is not Effect.READ:
                 await started.wait()  # recorded before its effect
             begun = perf_counter()
             outcome: ToolOutcome | None = None
-            with anyio.move_on_after(tool.timeout_s):
+            with self._writing(tool, at.loaded), anyio.move_on_after(tool.timeout_s):
                 outcome = await self._guarded(tool.run, tool, context, arguments)
-        await self._record(held, context, call, tool, outcome, perf_counter() - begun, say)
+        await self._record(at, context, tool, outcome, perf_counter() - begun)
+
+    @contextmanager
+    def _writing(self, tool: Tool[Any], loaded: LoadedSession) -> Iterator[None]:
+        """Note that files change by a tool meanwhile, not by themselves."""
+        if tool.effect is not Effect.WRITE:
+            yield
+            return
+        self._permits.wrote(loaded.session.workspace)
+        try:
+            yield
+        finally:
+            self._permits.wrote(loaded.session.workspace)
+
+    def _progress(self, at: CallAtWork) -> CallProgress:
+        return CallProgress(self._sessions, at.loaded, at.run_id, at.call, self._clock)
 
     def _find(self, call: Call) -> tuple[Tool[Any], msgspec.Struct] | str:
         """The call's tool and its arguments, or what is wrong with it."""
@@ -163,80 +200,82 @@ class Calls:
                 f"The arguments do not fit {proposal.tool}: {error}. Call it again with them right."
             )
 
-    def _context(
-        self,
-        held: Held,
-        run_id: RunId,
-        call: Call,
-        say: Say,
-        progress: Progress,
-        preview: str,
-    ) -> Context:
-        session, call_id = held.session, call.proposal.call_id
-        parent = session.runs[run_id].parent
+    def _context(self, at: CallAtWork, progress: CallProgress, preview: str) -> Context:
+        session, run_id = at.loaded.session, at.run_id
+        run = session.runs[run_id]
 
         async def may_reach(host: str) -> bool:
-            return await self._permits.may_reach(host, preview, held, run_id, call_id, say)
+            return await self._permits.may_reach(
+                host, preview, at.loaded, run_id, at.call_id, at.record
+            )
 
         return Context(
-            session=held.key,
+            session=at.loaded.key,
             run_id=run_id,
-            turn=session.runs[run_id].turn,
-            call_id=call_id,
+            turn=run.turn,
+            call_id=at.call_id,
             workspace=Path(session.workspace),
             blobs=self._blobs,
             cwd=session.cwd or session.workspace,
-            origin=session.runs[run_id].origin,
+            origin=run.origin,
             processes=session.processes,
-            hosts=self._permits.hosts(held, run_id),
+            hosts=self._permits.hosts(at.loaded, run_id),
             execution="",
+            trees=(),
             progress=progress.add,
             may_reach=may_reach,
-            depth=parent.depth if parent else 0,
-            children=len(child.left_by(session.children, run_id)),
+            depth=run.parent.depth if run.parent else 0,
+            children=len(child.children_of(session.children, run_id)),
+            result_of=at.loaded.transcript.result_of,
         )
 
     async def _permitted(
-        self, held: Held, call: Call, permission: Permission, say: Say, run_id: RunId
-    ) -> str | None:
-        """The hash of what may start now; None: it may not, and was asked about or denied."""
-        judged = await self._permits.judge(held, run_id, call, permission)
+        self, at: CallAtWork, tool: Tool[Any], permission: Permission
+    ) -> Judged | None:
+        """The decision if the call may start now; None if it was denied, or asked about."""
+        judged = await self._permits.judge(at.loaded, at.run_id, at.call, permission)
         match judged.decision:
-            case Run():
-                return judged.execution
+            case MayRun():
+                return judged
             case Deny(reason=reason):
-                say(self._settled(run_id, call, Outcome.DENIED, reason))
-            case Ask() if call.status is not machine.Status.PROPOSED:
-                say(outcomes.settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
-            case Ask():
-                call_id, request_id = call.proposal.call_id, new_request_id()
-                asked = CallAsked(run_id=run_id, call_id=call_id, request_id=request_id)
-                say(requested(run_id, call_id, request_id, judged), asked)
+                at.record(self._settled(at, Outcome.DENIED, reason))
+            case MustAsk() if at.call.status is not machine.CallStatus.PROPOSED:
+                at.record(_unknown(at))
+            case MustAsk():
+                request_id = new_request_id()
+                asked = CallAsked(
+                    run_id=at.run_id,
+                    call_id=at.call_id,
+                    request_id=request_id,
+                    holds=bool(judged.trees) and tool.effect is not Effect.READ,
+                )
+                at.record(requested(at.run_id, at.call_id, request_id, judged), asked)
         return None
 
-    async def _adopt(self, held: Held, run_id: RunId, call: Call, say: Say) -> None:
-        """See what the evidence says of a call that was cut."""
-        found = self._find(call)
+    async def _adopt(self, at: CallAtWork) -> None:
+        """Settle a call that was cut by the evidence it left."""
+        found = self._find(at.call)
         adopt = None if isinstance(found, str) else found[0].adopt
         if isinstance(found, str) or adopt is None:
-            say(outcomes.settled(run_id, call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT))
+            at.record(_unknown(at))
             return
         tool, arguments = found
-        with Progress(self._sessions, held, run_id, call, self._clock) as progress:
+        with self._progress(at) as progress:
             preview = _preview(tool, arguments, self._redactor)
-            context = self._context(held, run_id, call, say, progress, preview)
+            context = self._context(at, progress, preview)
             outcome = await self._guarded(adopt, tool, context, arguments)
-        await self._record(held, context, call, tool, outcome, 0.0, say)
+        await self._record(at, context, tool, outcome, 0.0)
 
-    async def abort(self, held: Held, run_id: RunId, calls: Sequence[Call], say: Say) -> None:
+    async def abort(self, run: DrivenRun, calls: Sequence[Call]) -> None:
         """End what is left of calls whose run is stopped. Never raises: the run ends anyway."""
-        begun = (machine.Status.STARTED, machine.Status.DOUBTFUL)
+        begun = (machine.CallStatus.STARTED, machine.CallStatus.DOUBTFUL)
         for call in calls:
             tool = self._tools.get(call.proposal.tool)
             if tool is None or tool.abort is None or call.status not in begun:
                 continue
-            with Progress(self._sessions, held, run_id, call, self._clock) as progress:
-                context = self._context(held, run_id, call, say, progress, "")
+            at = CallAtWork(run, call)
+            with self._progress(at) as progress:
+                context = self._context(at, progress, "")
             try:
                 with anyio.move_on_after(ABORT_S):
                     await tool.abort(context)
@@ -245,52 +284,54 @@ class Calls:
 
     async def _record(
         self,
-        held: Held,
+        at: CallAtWork,
         context: Context,
-        call: Call,
         tool: Tool[Any],
         outcome: ToolOutcome | None,
         duration: float,
-        say: Say,
     ) -> None:
-        """Write down how it ended, or that it waits; then let its evidence go."""
-        run_id, call_id = context.run_id, context.call_id
-        if open_questions := answers.withdraw_call(held.session, run_id, call_id):
-            say(*open_questions)
+        """Record how it ended, or that it waits; then let its evidence go."""
+        if open_questions := answers.withdraw_call(at.loaded.session, at.run_id, at.call_id):
+            at.record(*open_questions)
         match outcome:
             case Done():
-                settled = self._settled(run_id, call, Outcome.OK, outcome.text, duration)
+                settled = self._settled(at, Outcome.OK, outcome.text, duration)
                 cwd = outcome.cwd or context.cwd
+                if self._redactor.hides(cwd):  # a directory is recorded as it is, or not at all
+                    cwd = ""
                 settled = msgspec.structs.replace(
                     settled, kept=outcome.kept, cwd=cwd, summary=outcomes.plain(outcome.summary)
                 )
                 begun = outcomes.child(context, outcome.delegated, background=True)
-                pending = say(*outcomes.background(context, outcome.background), *begun, settled)
+                left = outcomes.background(context, outcome.background)
+                pending = at.record(*left, *begun, settled)
                 if outcome.background is not None:
-                    self._begun(held, outcome.background.process_id)
-            case Failed(text=text):
-                pending = say(self._settled(run_id, call, Outcome.FAILED, text, duration))
-            case Denied(text=text):
-                await self._permits.note("call.denied", held, run_id, call_id=call_id, result=text)
-                pending = say(self._settled(run_id, call, Outcome.DENIED, text, duration))
+                    self._begun(at.loaded, outcome.background.process_id)
+            case ToolFailure(text=text):
+                pending = at.record(self._settled(at, Outcome.FAILED, text, duration))
+            case ToolDenied(text=text):
+                await self._permits.note(
+                    "call.denied", at.loaded, at.run_id, call_id=at.call_id, result=text
+                )
+                pending = at.record(self._settled(at, Outcome.DENIED, text, duration))
             case Unknown(text=text):
-                pending = say(self._settled(run_id, call, Outcome.UNKNOWN, text, duration))
+                pending = at.record(self._settled(at, Outcome.UNKNOWN, text, duration))
             case Park():
                 begun = outcomes.child(context, outcome.delegated, background=False)
-                pending = say(*begun, outcomes.parked(context, outcome))
+                pending = at.record(*begun, outcomes.parked(context, outcome))
             case _:  # it was cut by its time limit
-                pending = say(outcomes.timed_out(run_id, call, tool, duration))
+                pending = at.record(outcomes.timed_out(at.run_id, at.call, tool, duration))
         if tool.settled is not None:
             await pending.wait()
             tool.settled(context)
 
     def _settled(
-        self, run_id: RunId, call: Call, outcome: Outcome, text: str, duration_s: float = 0.0
+        self, at: CallAtWork, outcome: Outcome, text: str, duration_s: float = 0.0
     ) -> CallSettled:
-        """The result, as far as it fits. Clean before it is cut: nobody would find half a secret."""
+        """The result, as far as it fits. Redacted before it is cut: half a secret is not found."""
         if (more := len(text) - RESULT) > 0:
             text = f"{self._redactor.cut(text, RESULT)}\n[cut: {more} more characters]"
-        return outcomes.settled(run_id, call, outcome, text, duration_s)
+        return outcomes.settled(at.run_id, at.call, outcome, text, duration_s)
 
     async def _guarded(
         self,
@@ -303,7 +344,7 @@ class Calls:
             self._enter(context.workspace)
             return await work(context, arguments)
         except ToolFailed as failed:
-            return Failed(str(failed))
+            return ToolFailure(str(failed))
         except Exception as error:
             log.exception("tool raised", extra={"tool": tool.name, "call_id": context.call_id})
             return await self._after_a_break(work, tool, context, arguments, _sole(error))
@@ -316,22 +357,26 @@ class Calls:
         arguments: msgspec.Struct,
         error: BaseException,
     ) -> ToolOutcome:
-        """What is known of a call whose tool broke: not that nothing happened."""
+        """Decide the outcome of a call whose tool broke: it may have taken effect."""
         text = f"The tool broke: {type(error).__name__}: {error}"
         if tool.on_crash is OnCrash.REPEAT:
-            return Failed(text)
+            return ToolFailure(text)
         if tool.adopt is None or work == tool.adopt:
             return Unknown(f"{text}. It may have taken effect; check before you repeat it.")
         return await self._guarded(tool.adopt, tool, context, arguments)
 
     def _enter(self, workspace: Path) -> None:
-        """A workspace of our own is made at first need; one that somebody named must be there."""
+        """Make a workspace of our own at first need; one that the user named must exist."""
         if workspace.is_relative_to(self._own):
             workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         elif not workspace.is_dir():
             raise ToolFailed(
                 f"The workspace is gone: {workspace}. Tell the user; do not recreate it."
             )
+
+
+def _unknown(at: CallAtWork) -> CallSettled:
+    return outcomes.settled(at.run_id, at.call, Outcome.UNKNOWN, machine.UNKNOWN_TEXT)
 
 
 async def _permission(tool: Tool[Any], context: Context, arguments: msgspec.Struct) -> Permission:
@@ -353,7 +398,7 @@ def _preview(tool: Tool[Any], arguments: msgspec.Struct, redactor: Redactor) -> 
 
 
 def _sole(error: BaseException) -> BaseException:
-    """What went wrong, out of the groups that tasks wrap it in."""
+    """Unwrap an error from the groups that tasks wrap it in."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

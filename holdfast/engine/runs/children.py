@@ -7,33 +7,32 @@ fails, because the journal cannot be written or read, is repeated; nothing else 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from secrets import token_hex
 
 import anyio
 from anyio.abc import TaskGroup
 
-from holdfast.core import delegation
-from holdfast.core.child import Child, ChildBegun
-from holdfast.core.delegation import Ending
-from holdfast.core.events import TERMINAL, Record
+from holdfast.core.events import TERMINAL, Record, run_of
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.run import Run, RunCancelled, RunCompleted, RunFailed, RunQueued, StopAsked
-from holdfast.core.session import go_on, stop
-from holdfast.core.types import InputId, RunId, SessionKey
+from holdfast.core.run.child import Child, ChildBegun
+from holdfast.core.run.run import Run, RunCancelled, RunCompleted, RunFailed, RunQueued, StopAsked
+from holdfast.core.session import delegation
+from holdfast.core.session.delegation import Ending
+from holdfast.core.session.session import requeue_interrupted, stop
+from holdfast.core.types import Fact, InputId, RunId, SessionKey
 from holdfast.engine.clock import Clock
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.commits import Commits
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Journal
+from holdfast.journal.journal import Journal
 
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_S = 0.5
 LOOK_AGAIN_S = 2.0  # after what should not have been raised
-MADE_S = 1.0  # that somebody who asks for a child waits for it to be made
-
-_HEARD = (ChildBegun, InputAdmitted, StopAsked, *TERMINAL)
+MADE_S = 1.0  # that a reader of a child waits for it to be made
 
 
 @dataclass(slots=True)
@@ -59,63 +58,75 @@ class Children:
         self._clock = clock
         self._tasks = tasks
         self._model = model
-        self._need = need  # somebody needs a session that was left aside
+        self._need = need  # resumes a session whose recovery was deferred
         self._open: dict[RunId, tuple[SessionKey, RunId]] = {}  # each, and whose it is
         self._of: dict[RunId, set[RunId]] = {}  # those of one run
         self._aside: set[SessionKey] = set()
+        self._early: set[SessionKey] | None = set()  # needed before the start; None: it has been
         self._looks: dict[RunId, _Look] = {}  # under way
 
     async def start(self, *, aside: bool) -> None:
-        """Take up what an earlier process left; or leave it until somebody needs the session."""
+        """Take up what an earlier process left; `aside`: only when the session is needed."""
         keys = await self._journal.with_children()
+        early, self._early = self._early or set(), None
         if aside:
-            self._aside = set(keys).difference(key for key, _ in self._open.values())
-            return
+            self._aside = set(keys).difference(early, (key for key, _ in self._open.values()))
+            keys = [key for key in keys if key in early]
         for key in keys:
             await self._take_up(key)
 
     async def need(self, key: SessionKey) -> None:
-        """Somebody needs a session that may have been left aside."""
-        if key in self._aside:
+        """Take up the children of a session whose recovery was deferred."""
+        if self._early is not None:
+            self._early.add(key)
+        elif key in self._aside:
             self._aside.discard(key)
             await self._take_up(key)
 
     async def _take_up(self, key: SessionKey) -> None:
         try:
-            async with self._sessions.hold(key) as held:
-                if held is not None:
-                    self.notice(held)
+            async with self._sessions.load(key) as loaded:
+                if loaded is not None:
+                    self.notice(loaded)
         except Exception:
             # One session that cannot be read must not keep the others from being told.
-            log.exception("children left aside", extra={"session_id": key.session_id})
+            log.exception(
+                "children not taken up: the session cannot be read",
+                extra={"session_id": key.session_id},
+            )
 
-    def notice(self, held: Held) -> None:
+    def notice(self, loaded: LoadedSession) -> None:
         """A session was brought back: see to its children."""
-        for child in held.session.children.values():
-            self._look(held.key, child.begun)
+        for child in loaded.session.children.values():
+            self._look(loaded.key, child.begun)
 
-    def committed(self, records: Sequence[Record]) -> None:
-        """On the loop, after every commit: look again where something has changed."""
-        for record in records:
-            fact = record.fact
-            if not isinstance(fact, _HEARD):
-                continue
-            if isinstance(fact, ChildBegun | InputAdmitted):
-                if (key := self._sessions.key_of(record.stream)) is not None:
-                    self._hear(key, fact)
-                continue
-            concerned = (fact.run_id, *self._of.get(fact.run_id, ()))
-            for child in concerned:
-                if child in self._open:
-                    self._look_again(child)
+    def subscribe(self, commits: Commits) -> None:
+        """Get from the journal what concerns children."""
+        commits.subscribe((ChildBegun,), self._begun)
+        commits.subscribe((InputAdmitted,), self._admitted)
+        commits.subscribe((StopAsked, *TERMINAL), self._changed)
 
-    def _hear(self, key: SessionKey, fact: ChildBegun | InputAdmitted) -> None:
-        if isinstance(fact, ChildBegun):
-            self._look(key, fact)
+    def _begun(self, record: Record) -> None:
+        assert isinstance(record.fact, ChildBegun)
+        if (key := self._sessions.key_of(record.stream)) is not None:
+            self._look(key, record.fact)
+
+    def _admitted(self, record: Record) -> None:
+        """Let children of a session that got an input go on: they may have waited for one."""
+        if not self._open or (key := self._sessions.key_of(record.stream)) is None:
             return
-        for child, (whose, _) in self._open.items():
-            if whose == key:  # somebody has spoken there: what waits for that goes on
+        for child, (parent, _) in self._open.items():
+            if parent == key:
                 self._tasks.start_soon(self._go_on, key, child)
+
+    def _changed(self, record: Record) -> None:
+        """Look again at a child that ended or stops, and at the children of such a run."""
+        run_id = run_of(record.fact)
+        if not self._open or run_id is None:
+            return
+        for child in (run_id, *self._of.get(run_id, ())):
+            if child in self._open:
+                self._look_again(child)
 
     def _look(self, key: SessionKey, begun: ChildBegun) -> None:
         self._open[begun.child] = (key, begun.run_id)
@@ -141,7 +152,7 @@ class Children:
             look.again = False
             try:
                 await self._step(key, child)
-            except (JournalUnavailable, Conflict):
+            except JournalUnavailable:
                 look.again = True
                 await self._clock.sleep(TRY_AGAIN_S)
             except Exception:
@@ -152,29 +163,29 @@ class Children:
         look.done.set()
 
     async def _step(self, key: SessionKey, child: RunId) -> None:
-        async with self._sessions.hold(key) as held:
-            known = held.session.children.get(child) if held else None
-            if held is None or known is None:
+        async with self._sessions.load(key) as loaded:
+            known = loaded.session.children.get(child) if loaded else None
+            if loaded is None or known is None:
                 self._forget(child)
                 return
-            own = delegation.session_of(key, child)
+            own = delegation.child_session(key, child)
             await self._need(own)
             on_its_way, found = await self._find(own, child)
             if on_its_way:
                 return  # it will be heard of when it is on the disk
             match delegation.next_step(known, found):
                 case delegation.Create():
-                    await self._create(held, known, own)
+                    await self._create(loaded, known, own)
                 case delegation.End(reason=reason):
                     await self._stop(own, child, reason)
                 case delegation.Tell(ending=ending):
-                    await self._tell(held, child, ending)
-                case delegation.Leave():
+                    await self._tell(loaded, child, ending)
+                case delegation.LeaveChild():
                     pass
 
     async def _find(self, own: SessionKey, child: RunId) -> tuple[bool, Run | Ending | None]:
-        """What its own session says of it; and whether that is still on its way to the disk."""
-        async with self._sessions.hold(own) as there:
+        """Find a child in its own session; True if it is still on its way to the disk."""
+        async with self._sessions.load(own) as there:
             if there is None:
                 return False, None
             if (now := there.session.runs.get(child)) is not None:
@@ -189,45 +200,48 @@ class Children:
         assert isinstance(ending, RunCompleted | RunFailed | RunCancelled)
         return False, ending
 
-    async def _create(self, held: Held, child: Child, own: SessionKey) -> None:
-        facts = delegation.made(held.session, child, self._model)
-        async with self._sessions.hold(own) as there:
+    async def _create(self, loaded: LoadedSession, child: Child, own: SessionKey) -> None:
+        facts = delegation.created(loaded.session, child, self._model)
+        async with self._sessions.load(own) as there:
             if there is None:
-                opened = delegation.opened(held.session, child)
+                opened = delegation.opened(loaded.session, child)
                 there = self._sessions.create(own)
                 await self._sessions.append(there, opened, *facts).wait()
             else:
                 await self._sessions.append(there, *facts).wait()
 
     async def _stop(self, own: SessionKey, child: RunId, reason: str) -> None:
-        async with self._sessions.hold(own) as there:
+        def decide(there: LoadedSession | None) -> tuple[Fact, ...]:
             now = there.session.runs.get(child) if there else None
-            if there is not None and now is not None and not now.stop_reason:
-                await self._sessions.append(there, *stop(there.session, child, reason)).wait()
+            if there is None or now is None or now.stop_reason:
+                return ()
+            return stop(there.session, child, reason)
+
+        await self._sessions.change(own, decide)
 
     async def _go_on(self, key: SessionKey, child: RunId) -> None:
-        own = delegation.session_of(key, child)
+        own = delegation.child_session(key, child)
         try:
-            async with self._sessions.hold(own) as there:
-                if there is not None and (facts := go_on(there.session)):
-                    await self._sessions.append(there, *facts).wait()
-        except (JournalUnavailable, Conflict):
+            await self._sessions.change(
+                own, lambda there: requeue_interrupted(there.session) if there else ()
+            )
+        except JournalUnavailable:
             return  # the next words will do
         for deeper in self._of.get(child, ()):
             self._tasks.start_soon(self._go_on, own, deeper)
 
-    async def _tell(self, held: Held, child: RunId, ending: Ending) -> None:
-        known = held.session.children.get(child)
+    async def _tell(self, loaded: LoadedSession, child: RunId, ending: Ending) -> None:
+        known = loaded.session.children.get(child)
         if known is not None:
             made_at = f"{int(self._clock.now() * 1000):012x}"
             after = RunQueued(
                 run_id=RunId(f"run_{made_at}{token_hex(10)}"),
                 input_id=InputId(f"in_{token_hex(12)}"),
-                model=held.session.model or self._model,
+                model=loaded.session.model or self._model,
                 origin=known.begun.origin,
             )
-            facts = delegation.told(held.session, known, ending, after)
-            await self._sessions.append(held, *facts).wait()
+            facts = delegation.reported(loaded.session, known, ending, after)
+            await self._sessions.append(loaded, *facts).wait()
         self._forget(child)
 
     def _forget(self, child: RunId) -> None:

@@ -17,14 +17,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import anyio
+from anyio import TaskHandle
 from anyio.abc import TaskGroup
 
 from holdfast.core.types import RunId, SessionKey
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict
 
 log = logging.getLogger(__name__)
 
+SET_APART = "session set apart: it cannot be read"
 LET_GO_S = 2.8  # how long an interrupted drive may take to clean up: a tool that ignores TERM
 
 
@@ -33,14 +34,22 @@ class Drive:
     """One session being driven. The runner says which run it is at."""
 
     key: SessionKey
+    admitting: Callable[[], bool]  # whether it may begin another run
     run_id: RunId | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: Event = field(default_factory=Event)
     again: bool = True
+    cut: bool = False  # it is cancelled
+    task: TaskHandle[None] | None = None  # once it is started
+
+    def cancel(self) -> None:
+        """Cut it: it cleans up and ends."""
+        self.cut = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Coordinator:
-    """Who is driven, who waits for a place."""
+    """Decides which sessions are driven, and which wait for a place."""
 
     def __init__(
         self,
@@ -64,12 +73,12 @@ class Coordinator:
 
     @property
     def active(self) -> tuple[Drive, ...]:
-        """What is driven now."""
+        """The drives at work now."""
         return tuple(self._drives.values())
 
     @property
     def admitting(self) -> bool:
-        """Whether a drive may begin another run."""
+        """Return whether a drive may begin another run."""
         return self._open
 
     def wake(self, key: SessionKey, *, first: bool = False) -> None:
@@ -95,7 +104,7 @@ class Coordinator:
             self.wake(key, first=True)
             return
         drive.again = True
-        drive.scope.cancel()
+        drive.cancel()
         self._tasks.start_soon(self._let_go, drive)
 
     def orphan(self, key: SessionKey) -> None:
@@ -124,22 +133,21 @@ class Coordinator:
             await next(iter(self._drives.values())).done.wait()
 
     def _start(self, key: SessionKey) -> None:
-        drive = self._drives[key] = Drive(key)
-        self._tasks.start_soon(self._run, drive)
+        drive = self._drives[key] = Drive(key, lambda: self._open)
+        drive.task = self._tasks.start_soon(self._run, drive)
 
     async def _run(self, drive: Drive) -> None:
         try:
-            with drive.scope:
-                while drive.again and not drive.scope.cancel_called:
-                    drive.again = False
-                    await self._look(drive)
+            while drive.again and not drive.cut:
+                drive.again = False
+                await self._look(drive)
         finally:
             self._end(drive)
 
     async def _look(self, drive: Drive) -> None:
         try:
             await self._drive(drive)
-        except (JournalUnavailable, Conflict):
+        except JournalUnavailable:
             self._lose(drive)
         except Exception as error:  # noqa: BLE001  a supervisor: it becomes a fact
             await self._mend(drive, error)
@@ -151,16 +159,18 @@ class Coordinator:
         try:
             await self._broken(drive.key, drive.run_id, error)
             drive.again = True  # what stands behind the run that broke must not wait
-        except (JournalUnavailable, Conflict):
+        except JournalUnavailable:
             self._lose(drive)
         except Exception:
-            # The session cannot even be read. It is left aside; the others go on.
-            log.exception("session left aside", extra={"session_id": drive.key.session_id})
+            # The session cannot even be read. It is set apart; the others go on.
+            log.exception(
+                "session set apart: it cannot be read", extra={"session_id": drive.key.session_id}
+            )
             drive.again = False
             self.orphan(drive.key)
 
     def _lose(self, drive: Drive) -> None:
-        if self._drives.get(drive.key) is drive:  # else it was left behind, and is nobody's
+        if self._drives.get(drive.key) is drive:  # else it was left behind
             drive.again = False
             self.orphan(drive.key)
             self._orphaned(drive.key)

@@ -1,11 +1,11 @@
-"""What becomes of a call, as the facts that say so."""
+"""Outcomes of calls, as facts."""
 
 from typing import Any
 
-from holdfast.core import call as machine
-from holdfast.core.call import Call, CallParked, CallSettled, OnCrash, Outcome
-from holdfast.core.child import ChildBegun
-from holdfast.core.process import ProcessStarted
+from holdfast.core.run import call as machine
+from holdfast.core.run.call import Call, CallParked, CallSettled, OnCrash, Outcome
+from holdfast.core.run.child import ChildBegun
+from holdfast.core.run.process import ProcessStarted
 from holdfast.core.types import RunId
 from holdfast.tools.tool import Background, Context, Delegated, Park, Tool
 
@@ -45,7 +45,7 @@ def aborted(run_id: RunId, call: Call, on_crash: OnCrash) -> CallSettled:
 
 
 def parked(context: Context, outcome: Park) -> CallParked:
-    """It waits for somebody."""
+    """It waits for a person, or for a child."""
     return CallParked(
         run_id=context.run_id,
         call_id=context.call_id,

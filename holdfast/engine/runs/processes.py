@@ -8,7 +8,7 @@ told then.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import TypeVar
@@ -17,17 +17,16 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from holdfast.core import process
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.process import Cause, Process, ProcessEnded, ProcessMatched
-from holdfast.core.run import RunQueued
-from holdfast.core.session import Session, admit
+from holdfast.core.run import process
+from holdfast.core.run.process import BackgroundProcess, ProcessEnd, ProcessEnded, ProcessMatched
+from holdfast.core.run.run import RunQueued
+from holdfast.core.session.session import Session, admit
 from holdfast.core.types import Fact, InputId, ProcessId, RunId, SessionKey
 from holdfast.engine.clock import Clock
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict
-from holdfast.tools.tool import Hands
+from holdfast.tools.tool import RunsCommands
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class Processes:
     """Watches what runs in the background, for all sessions."""
 
     def __init__(
-        self, sessions: Sessions, clock: Clock, hands: Hands, tasks: TaskGroup, model: str
+        self, sessions: Sessions, clock: Clock, hands: RunsCommands, tasks: TaskGroup, model: str
     ) -> None:
         self._sessions = sessions
         self._clock = clock
@@ -61,7 +60,7 @@ class Processes:
         await self._hands.sweep()
 
     async def tend(self) -> None:
-        """For as long as the process lives: let go of traces that nobody needs any more."""
+        """For as long as the process lives: remove traces that are not needed any more."""
         while True:
             await self._clock.sleep(TIDY_EVERY_S)
             try:
@@ -70,23 +69,23 @@ class Processes:
                 log.exception("the traces of processes were not looked through")
 
     async def start(self) -> None:
-        """Settle what became of processes while nobody watched; go on watching those that live."""
+        """Settle processes that ended unwatched; watch those that live."""
         for key, process_id in self._hands.known():
             try:
                 await self._take_up(key, process_id)
             except Exception:
                 # One session that cannot be read must not keep the others from being told.
-                log.exception("process left aside", extra={"process_id": process_id})
+                log.exception("process skipped", extra={"process_id": process_id})
 
-    def begun(self, held: Held, process_id: ProcessId) -> None:
+    def begun(self, loaded: LoadedSession, process_id: ProcessId) -> None:
         """A call of the session has started it."""
         if process_id not in self._watched:
             self._watched[process_id] = anyio.Event()
-            self._tasks.start_soon(self._watch, held.key, process_id)
+            self._tasks.start_soon(self._watch, loaded.key, process_id)
 
-    async def end_of(self, held: Held, run_id: RunId) -> None:
-        """The run was stopped: what it left in the background goes with it, and nobody is told."""
-        left = process.left_by(held.session.processes, run_id)
+    async def end_of(self, loaded: LoadedSession, run_id: RunId) -> None:
+        """End the background processes of a stopped run; their end is not reported."""
+        left = process.left_running(loaded.session.processes, run_id)
         self._unheard.update(left)
         with anyio.move_on_after(KILL_S):
             async with anyio.create_task_group() as group:
@@ -103,17 +102,19 @@ class Processes:
                     await ended.wait()
 
     async def _take_up(self, key: SessionKey, process_id: ProcessId) -> None:
-        async with self._sessions.hold(key) as held:
-            found = held.session.processes.get(process_id) if held else None
-            if held is not None and found is not None and not found.status.final:
-                self.begun(held, process_id)
-            elif held is None or self._is_stale(held.session, process_id, found):
+        async with self._sessions.load(key) as loaded:
+            found = loaded.session.processes.get(process_id) if loaded else None
+            if loaded is not None and found is not None and not found.status.final:
+                self.begun(loaded, process_id)
+            elif loaded is None or self._is_stale(loaded.session, process_id, found):
                 self._hands.forget(process_id)
 
-    def _is_stale(self, session: Session, process_id: ProcessId, found: Process | None) -> bool:
+    def _is_stale(
+        self, session: Session, process_id: ProcessId, found: BackgroundProcess | None
+    ) -> bool:
         if found is not None:
             return found.started_at < self._clock.now() - KEEP_S
-        names = (process.name(r.id, r.turn, c) for r in session.runs.values() for c in r.calls)
+        names = (process.id_for(r.id, r.turn, c) for r in session.runs.values() for c in r.calls)
         return process_id not in names  # else its call has yet to be settled by it
 
     async def _watch(self, key: SessionKey, process_id: ProcessId) -> None:
@@ -122,14 +123,14 @@ class Processes:
             group.start_soon(self._insist, process_id, lines)
             ended = await self._insist(process_id, partial(self._hands.ended, process_id))
             group.cancel_scope.cancel()
-        if self._closing and ended.cause is Cause.KILLED:
-            ended = replace(ended, cause=Cause.RESTART)
-        say = partial(self._say, key, process_id, partial(self._end, ended))
-        await self._insist(process_id, say)
+        if self._closing and ended.cause is ProcessEnd.KILLED:
+            ended = replace(ended, cause=ProcessEnd.RESTART)
+        record = partial(self._record, key, process_id, partial(self._end, ended))
+        await self._insist(process_id, record)
         self._watched.pop(process_id).set()
 
     async def _insist(self, process_id: ProcessId, work: Callable[[], Awaitable[T]]) -> T:
-        """What comes of `work`, however often it has to be tried."""
+        """Repeat `work` until it succeeds; return its result."""
         while True:
             try:
                 return await work()
@@ -142,26 +143,26 @@ class Processes:
         while found is not None and found.started.watch and found.matches < process.WATCH_MOST:
             lines, offset = await self._hands.lines(process_id, found.offset, found.started.watch)
             matched = ProcessMatched(process_id=process_id, offset=offset, lines=lines)
-            while found is not None and not process.may_tell(found, self._clock.now()):
+            while found is not None and not process.may_notify(found, self._clock.now()):
                 await self._clock.sleep(TRY_AGAIN_S)
                 found = await self._look(key, process_id)
-            await self._say(key, process_id, partial(self._match, matched))
+            await self._record(key, process_id, partial(self._match, matched))
             found = await self._look(key, process_id)
 
-    async def _look(self, key: SessionKey, process_id: ProcessId) -> Process | None:
-        async with self._sessions.hold(key) as held:
-            return held.session.processes.get(process_id) if held else None
+    async def _look(self, key: SessionKey, process_id: ProcessId) -> BackgroundProcess | None:
+        async with self._sessions.load(key) as loaded:
+            return loaded.session.processes.get(process_id) if loaded else None
 
-    def _end(self, ended: ProcessEnded, found: Process) -> list[Fact]:
+    def _end(self, ended: ProcessEnded, found: BackgroundProcess) -> list[Fact]:
         facts: list[Fact] = [ended]
         if found.started.notify and found.id not in self._unheard:
             facts += self._input(found, process.ended_text(found, ended))
         return facts
 
-    def _match(self, matched: ProcessMatched, found: Process) -> list[Fact]:
+    def _match(self, matched: ProcessMatched, found: BackgroundProcess) -> list[Fact]:
         return [matched, *self._input(found, process.matched_text(found, matched.lines))]
 
-    def _input(self, found: Process, text: str) -> list[Fact]:
+    def _input(self, found: BackgroundProcess, text: str) -> list[Fact]:
         """A new input of the session, for whom the process was started."""
         made_at = f"{int(self._clock.now() * 1000):012x}"
         run_id, input_id = RunId(f"run_{made_at}{token_hex(10)}"), InputId(f"in_{token_hex(12)}")
@@ -174,21 +175,26 @@ class Processes:
             ),
         ]
 
-    async def _say(
-        self, key: SessionKey, process_id: ProcessId, facts: Callable[[Process], list[Fact]]
+    async def _record(
+        self,
+        key: SessionKey,
+        process_id: ProcessId,
+        facts: Callable[[BackgroundProcess], list[Fact]],
     ) -> None:
         """Append to the session, however long the journal takes to be writable again."""
+
+        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
+            found = loaded.session.processes.get(process_id) if loaded else None
+            if loaded is None or found is None or found.status.final:
+                return ()
+            told = facts(found)
+            # A chat's suspended session stays so: its next message goes to a fresh one.
+            in_chat = found.started.origin.address is not None
+            first = admit(loaded.session) if len(told) > 1 and not in_chat else ()
+            return (*first, *told)
+
         while True:
             try:
-                async with self._sessions.hold(key) as held:
-                    found = held.session.processes.get(process_id) if held else None
-                    if held is None or found is None or found.status.final:
-                        return
-                    told = facts(found)
-                    # A chat's suspended session stays so: its next words go to a fresh one.
-                    in_chat = found.started.origin.address is not None
-                    first = admit(held.session) if len(told) > 1 and not in_chat else ()
-                    await self._sessions.append(held, *first, *told).wait()
-                    return
-            except (JournalUnavailable, Conflict):
+                return await self._sessions.change(key, decide)
+            except JournalUnavailable:
                 await self._clock.sleep(TRY_AGAIN_S)

@@ -1,14 +1,14 @@
-"""What a call says on its way, for whoever watches: not too often, and not too much of it."""
+"""Progress of a call, for followers: bounded in rate and in size."""
 
 from types import TracebackType
 from typing import Self
 
-from holdfast.core import run
-from holdfast.core.call import Call
 from holdfast.core.events import ToolProgress
+from holdfast.core.run import run
+from holdfast.core.run.call import Call
 from holdfast.core.types import RunId
 from holdfast.engine.clock import Clock
-from holdfast.engine.sessions import Held, Sessions
+from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
 
 EVERY_S = 1 / 3  # with the last words, which do not wait, that is four a second at most
@@ -16,14 +16,14 @@ MOST = 64 * 1024  # bytes of a call
 _MORE = "\n[more output follows; it is not shown here]\n"
 
 
-class Progress:
+class CallProgress:
     """One call's way. What cannot be told any more is dropped: the result has it."""
 
     def __init__(
-        self, sessions: Sessions, held: Held, run_id: RunId, call: Call, clock: Clock
+        self, sessions: Sessions, loaded: LoadedSession, run_id: RunId, call: Call, clock: Clock
     ) -> None:
         self._sessions = sessions
-        self._held = held
+        self._loaded = loaded
         self._run_id = run_id
         self._call_id = call.proposal.call_id
         self._clock = clock
@@ -65,12 +65,12 @@ class Progress:
         return fits + _MORE
 
     def _tell(self) -> None:
-        now = self._held.session.runs.get(self._run_id)
-        if now is None or now.status is run.Status.INTERRUPTED or now.stop_reason:
+        now = self._loaded.session.runs.get(self._run_id)
+        if now is None or now.status is run.RunPhase.INTERRUPTED or now.stop_reason:
             return
         text, self._waiting = self._waiting, ""
         fact = ToolProgress(run_id=self._run_id, turn=now.turn, call_id=self._call_id, text=text)
         try:
-            self._sessions.delta(self._held, fact)
+            self._sessions.delta(self._loaded, fact)
         except JournalUnavailable:
             return  # the call's own record will find out

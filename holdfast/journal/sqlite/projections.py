@@ -1,39 +1,46 @@
-"""What a list of sessions shows, kept up in `sessions` with the facts: nobody folds to list them.
+"""Projections: rows derived from the events, so that a reader need not fold a stream.
 
-A `Listing` is what some facts of one session change there. Those of one batch become one, and so
-do all that a session ever had: what comes later wins, only the first words stay the first. So
-it does not matter in how many steps a session came to be what it is.
+They are committed with the facts they are made of and hold nothing that the events do not. The
+tests derive them again from the events (tests/journal/sqlite/rebuild.py) and compare. A session's
+`floor` and a channel's cursor are the exceptions: no event holds the one, and the streams do not
+say in which order they moved the other.
 
-`updated_at` is when it was last spoken in, which for what was imported is long before it came
-here. `changed_at` is when the journal last took in words or a title: whoever keeps up with
-sessions goes by that.
+The table `sessions` has listing columns, so that a list of sessions needs no loading. A `Listing` has the changes that facts of one session make to these columns. The facts of a batch
+are combined into one `Listing`, and so can be all facts of a session: later values win, except
+that the first preview stays. So the result does not depend on how the facts are grouped.
+
+`updated_at` is the time of the session's last message, which for an import is before it was
+imported. `changed_at` is when the journal last recorded a message or a title; the search index
+uses it to find changed sessions.
 """
 
 import sqlite3
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from holdfast.core.events import TERMINAL
-from holdfast.core.inbox import InputAdmitted
-from holdfast.core.library import PREVIEW, one_line, preview
-from holdfast.core.run import RunQueued
-from holdfast.core.session import (
+from holdfast.core.inbox import Idempotency, InputAdmitted
+from holdfast.core.run.run import Run, RunQueued
+from holdfast.core.session.library import PREVIEW, one_line, preview
+from holdfast.core.session.session import (
     ModelChosen,
     SessionOpened,
     SessionReopened,
     SessionReset,
     SessionSeeded,
+    SessionStatus,
     SessionSuspended,
     SessionTitled,
-    Status,
 )
-from holdfast.core.types import Fact, kind
+from holdfast.core.types import Fact, Owner, RunId, kind
 from holdfast.journal import codec
+from holdfast.journal.batch import Row
 from holdfast.journal.blobs import Blobs
 
-# All others change nothing here. No delta does, and of a run only its beginning and its end.
+# The only facts that change these columns: no deltas, and of a run only its start and its end.
 CHANGING: frozenset[type[Fact]] = frozenset(
     {
         SessionOpened,
@@ -48,20 +55,33 @@ CHANGING: frozenset[type[Fact]] = frozenset(
         *TERMINAL,
     }
 )
-OWN = "/"  # what the names of the gateway's own sessions begin with; no door can say them
+OWN = "/"  # the ids of the gateway's own sessions begin with this; no client can use them
 
 _UPDATE = """
 UPDATE sessions SET
-    created_at = coalesce(:created_at, created_at), title = coalesce(:title, title),
-    preview = iif(preview = '', :preview, preview), model = coalesce(:model, model),
-    status = coalesce(:status, status), listed = listed AND NOT :hidden,
-    updated_at = coalesce(:updated_at, updated_at), changed_at = coalesce(:changed_at, changed_at)
-WHERE stream = :stream
+    changed_at = coalesce(?, changed_at), created_at = coalesce(?, created_at),
+    listed = listed AND NOT ?, model = coalesce(?, model),
+    preview = iif(preview = '', ?, preview), status = coalesce(?, status),
+    title = coalesce(?, title), updated_at = coalesce(?, updated_at)
+WHERE stream = ?
 """
 
 
+def run_row(run: Run, owner: Owner, stream: int, first: int, ended: int | None) -> Row:
+    """Return the row of a run; `first` and `ended` are the numbers of its first and last record."""
+    return (
+        run.id, owner, stream, first, ended, run.status, bool(run.stop_reason),
+        run.created_at, run.updated_at, run.model, run.last_event, 0,
+    )  # fmt: skip
+
+
+def key_row(asked: Idempotency, owner: Owner, run_id: RunId, at: float) -> Row:
+    """Return the row of a request key."""
+    return (owner, asked.route, asked.key, asked.fingerprint, run_id, at)
+
+
 class Listing:
-    """What some facts of one session change in what a list shows of it; None: nothing."""
+    """The changes to the listing columns of one session; None: no change."""
 
     __slots__ = (
         "changed_at",
@@ -85,7 +105,7 @@ class Listing:
         self.changed_at: float | None = None
 
     def add(self, fact: Fact, at: float) -> None:
-        """Take one more fact into account: one that is `CHANGING`."""
+        """Add one more fact, of a type in `CHANGING`."""
         match fact:
             case InputAdmitted():
                 self.preview = self.preview or one_line(fact.text, PREVIEW)
@@ -105,31 +125,32 @@ class Listing:
             case ModelChosen():
                 self.model = fact.model
             case SessionSuspended():
-                self.status = Status.SUSPENDED
+                self.status = SessionStatus.SUSPENDED
             case SessionReset() | SessionReopened():
-                self.status = Status.OPEN
+                self.status = SessionStatus.OPEN
             case _:  # the end of a run
                 self.updated_at = self.changed_at = at
 
-    def columns(self) -> tuple[Any, ...]:
-        """Of a session that has only just begun; `created_at` stands before."""
-        status = self.status or Status.OPEN
+    def row(self, opened: SessionOpened, owner: Owner, stream: int) -> Row:
+        """Return the row of a new session."""
+        where = (opened.session_id, opened.workspace, opened.platform)
+        status = self.status or SessionStatus.OPEN
         shown = (self.title or "", self.preview, self.model or "", status, not self.hidden)
-        return (*shown, self.updated_at, self.changed_at)
+        times = (self.updated_at, self.changed_at)
+        return (stream, owner, *where, self.created_at, 0, *shown, *times)
+
+
+_new = attrgetter(*Listing.__slots__)  # in the order of `_UPDATE`
 
 
 def apply(connection: sqlite3.Connection, changed: Mapping[int, Listing]) -> None:
-    """Change what is shown of these streams, within the transaction of the facts."""
+    """Change the rows of these streams, within the transaction of the facts."""
     if changed:
-        rows = [
-            {"stream": stream, **{name: getattr(one, name) for name in Listing.__slots__}}
-            for stream, one in changed.items()
-        ]
-        connection.executemany(_UPDATE, rows)
+        connection.executemany(_UPDATE, [(*_new(one), stream) for stream, one in changed.items()])
 
 
 def fill(connection: sqlite3.Connection, blobs: Blobs) -> None:
-    """Say of every session of which nothing has been said yet what its facts say."""
+    """Backfill the listing columns of sessions older than migration 5."""
     bare = connection.execute("SELECT stream FROM sessions WHERE changed_at = 0").fetchall()
     if not bare:
         return
@@ -148,7 +169,7 @@ def fill(connection: sqlite3.Connection, blobs: Blobs) -> None:
 
 
 def _readable(rows: Iterable[tuple[Any, ...]], blobs: Blobs) -> Iterable[tuple[Fact, float]]:
-    """What is damaged is left out: it must not keep a journal from being opened."""
+    """Yield the readable facts; damaged data must not keep the journal from being opened."""
     for at, version, data, blob in rows:
         try:
             fact = codec.decode(data if blob is None else blobs.get(blob), version)

@@ -1,6 +1,6 @@
-"""Reading the SQLite file: short, read-only, a few at a time, never on the loop.
+"""Read the SQLite file: short read-only queries, a few at a time, in worker threads.
 
-The connections are opened once, so that a process out of file descriptors can still read.
+The connections are opened once, so that a process without free file descriptors can still read.
 """
 
 import sqlite3
@@ -12,15 +12,27 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from holdfast.core.delivery import Delivery, DeliveryQueued
-from holdfast.core.delivery import Status as Sending
+from holdfast.core.approval.approval import ApprovalRequested
+from holdfast.core.chat.delivery import Delivery, DeliveryQueued
+from holdfast.core.chat.delivery import DeliveryStatus as Sending
 from holdfast.core.events import Delta, MessageDelta, ReasoningDelta, Record, ToolProgress
-from holdfast.core.run import Status
-from holdfast.core.types import DeliveryId, Fact, Owner, RunId, SessionId, SessionKey, kind
+from holdfast.core.run.run import RunPhase
+from holdfast.core.types import (
+    DeliveryId,
+    Fact,
+    Owner,
+    RequestId,
+    RunId,
+    SessionId,
+    SessionKey,
+    kind,
+)
+from holdfast.gateway import AskedPlace
 from holdfast.journal import codec
 from holdfast.journal.batch import delta
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import (
+    Asked,
     Outbound,
     Replayed,
     RunFilter,
@@ -58,11 +70,11 @@ SELECT s.owner, s.session_id, s.stream, s.workspace, s.platform, s.status, s.tit
        (SELECT count(*) FROM runs r WHERE r.stream = s.stream AND r.ended_seq IS NULL)
 FROM sessions s
 """
-_EVERYBODYS = "WHERE s.listed = 1"
-_LISTED = f"{_EVERYBODYS} AND s.owner = :owner"
+_LISTED = "WHERE s.listed = 1"
+_LISTED_OF_OWNER = f"{_LISTED} AND s.owner = :owner"
 _AFTER = """
 AND (s.updated_at, s.stream) < (
-    SELECT updated_at, stream FROM sessions WHERE owner = :whose AND session_id = :after
+    SELECT updated_at, stream FROM sessions WHERE owner = :after_owner AND session_id = :after
 )
 """
 _RECORDS = """
@@ -94,6 +106,10 @@ SELECT o.delivery_id, o.queued_at, o.status, o.attempts, o.repeated, o.doubts, o
        o.external_id, o.reason, o.updated_at, s.owner, s.session_id, e.version, e.data, e.blob
 FROM outbox o JOIN sessions s USING (stream) JOIN events e USING (stream, seq)
 """
+_APPROVALS = """
+SELECT s.owner, s.session_id, e.version, e.data, e.blob
+FROM approvals a JOIN sessions s USING (stream) JOIN events e USING (stream, seq)
+"""
 _UNDELIVERED = tuple(status for status in Sending if not status.final)
 
 
@@ -106,7 +122,7 @@ class SqliteReader:
         self._limit = anyio.CapacityLimiter(READERS)
 
     async def head(self, key: SessionKey) -> StreamRow | None:
-        """The session's stream as it is on disk, if it exists."""
+        """Return the session's stream as it is on disk, if it exists."""
         row = await self._one(_HEAD, (key.owner, key.session_id))
         if row is None:
             return None
@@ -116,21 +132,21 @@ class SqliteReader:
     async def facts(
         self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
     ) -> list[Record]:
-        """All facts of these kinds or of these runs, in order. Never deltas."""
+        """Return all facts of these kinds or of these runs, in order, without deltas."""
         names = [kind(k) for k in kinds]
-        wanted = msgspec.json.encode(runs).decode()  # one variable: there is a bound on those
+        wanted = msgspec.json.encode(runs).decode()  # one variable: SQLite limits their number
         sql = _FACTS.format(kinds=_marks(names))
         return await self._records(stream, sql, (stream, *names, wanted))
 
     async def open_runs(self, stream: int) -> list[RunId]:
-        """The stream's runs that have not ended."""
+        """Return the stream's unfinished runs."""
         sql = "SELECT run_id FROM runs WHERE stream = ? AND ended_seq IS NULL"
         return [RunId(row[0]) for row in await self._all(sql, (stream,))]
 
     async def records(
         self, stream: int, run_id: RunId | None, after: int, limit: int
     ) -> list[Record]:
-        """Up to `limit` records of one run, or of all, numbered higher than `after`."""
+        """Return up to `limit` records of one run, or of all, numbered higher than `after`."""
         parameters: dict[str, object] = {
             "stream": stream,
             "run": run_id,
@@ -141,17 +157,17 @@ class SqliteReader:
         return await self._records(stream, _RECORDS.format(of_run=of_run), parameters)
 
     async def has_deltas(self, stream: int, run_id: RunId, turn: int) -> bool:
-        """Whether text of this turn has been streamed to readers."""
+        """Tell if text of this turn was streamed to readers."""
         sql = "SELECT 1 FROM deltas WHERE stream = ? AND run_id = ? AND turn = ? LIMIT 1"
         return await self._one(sql, (stream, run_id, turn)) is not None
 
     async def run(self, run_id: RunId) -> RunRow | None:
-        """One run's projection."""
+        """Return the projection of one run."""
         row = await self._one(f"{_RUNS} WHERE r.run_id = ?", (run_id,))
         return None if row is None else _run_row(row)
 
     async def runs(self, query: RunFilter) -> list[RunRow]:
-        """Runs of one owner or of all, newest first."""
+        """Return runs of one owner or of all, newest first."""
         where, parameters = ["1"], list[object]()
         if query.owner is not None:
             where.append("r.owner = ?")
@@ -170,25 +186,26 @@ class SqliteReader:
         return [_run_row(row) for row in rows]
 
     async def session(self, key: SessionKey) -> SessionRow | None:
-        """What a list would show of it, whether it is listed or not."""
+        """Return one session as a list shows it, even if lists leave it out."""
         found = await self._sessions("WHERE s.owner = ? AND s.session_id = ?", key)
         return found[0] if found else None
 
     async def sessions(
         self, owner: Owner | None, limit: int, after: SessionKey | None
     ) -> list[SessionRow]:
-        """Sessions of one owner or of all, after the named one, by `updated_at`, newest first."""
-        where = _EVERYBODYS if owner is None else _LISTED
+        """Return sessions of one owner or of all, after the named one, last updated first."""
+        where = _LISTED if owner is None else _LISTED_OF_OWNER
         parameters: dict[str, object] = {"owner": owner, "limit": limit}
         if after is not None:
             where += _AFTER
-            parameters |= {"whose": after.owner, "after": after.session_id}
+            parameters |= {"after_owner": after.owner, "after": after.session_id}
         order = "ORDER BY s.updated_at DESC, s.stream DESC LIMIT :limit"
         return await self._sessions(f"{where} {order}", parameters)
 
     async def changed_sessions(self, owner: Owner, since: float) -> list[SessionRow]:
-        """Of the same all whose `changed_at` is not before `since`, the latest change first."""
-        where = f"{_LISTED} AND s.changed_at >= :since ORDER BY s.changed_at DESC, s.stream DESC"
+        """Return the same sessions with `changed_at` not before `since`, last changed first."""
+        order = "ORDER BY s.changed_at DESC, s.stream DESC"
+        where = f"{_LISTED_OF_OWNER} AND s.changed_at >= :since {order}"
         return await self._sessions(where, {"owner": owner, "since": since})
 
     async def _sessions(self, where: str, parameters: Parameters) -> list[SessionRow]:
@@ -196,37 +213,59 @@ class SqliteReader:
         return [SessionRow(SessionKey(Owner(row[0]), SessionId(row[1])), *row[2:]) for row in rows]
 
     async def unfinished(self) -> list[RunRow]:
-        """Every run that has not ended, oldest first. This is what recovery reads."""
+        """Return all unfinished runs, oldest first. Recovery reads these."""
         rows = await self._all(f"{_RUNS} WHERE r.ended_seq IS NULL ORDER BY r.run_id", ())
         return [_run_row(row) for row in rows]
 
+    async def approvals(
+        self, owner: Owner | None, limit: int, after: AskedPlace | None
+    ) -> list[Asked]:
+        """Return pending requests of one owner or of all, the first to expire first."""
+        where = "WHERE (a.expires_at, a.request_id) > (:expires_at, :request_id)"
+        where += "" if owner is None else " AND a.owner = :owner"
+        expires_at, name = after or (float("-inf"), "")
+        place: Parameters = {"owner": owner, "expires_at": expires_at, "request_id": name}
+        order = f" ORDER BY a.expires_at, a.request_id LIMIT {limit:d}"
+        return await self._asked(where + order, place)
+
+    async def approval(self, request_id: RequestId) -> Asked | None:
+        """Return one request, if it is pending."""
+        found = await self._asked("WHERE a.request_id = ?", (request_id,))
+        return found[0] if found else None
+
     async def with_children(self) -> list[SessionKey]:
-        """The sessions that have begun children and not been told of their end."""
+        """Return the sessions with open child runs."""
         rows = await self._all(_WITH_CHILDREN, ())
         return [SessionKey(Owner(owner), SessionId(session_id)) for owner, session_id in rows]
 
     async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:
-        """The request accepted before under this route and key, within its retention."""
+        """Return the request accepted earlier with this route and key, within its retention."""
         row = await self._one(_REPLAY, (owner, route, key))
         return None if row is None else Replayed(*row)
 
     async def cursor(self, channel: str) -> str:
-        """Where the channel's stream stood when the last of its updates was taken; or empty."""
+        """Return the channel's position after its last recorded update; empty if there is none."""
         row = await self._one("SELECT cursor FROM cursors WHERE channel = ?", (channel,))
         return "" if row is None else str(row[0])
 
+    async def message_digest(self, place: str, message_id: str) -> str:
+        """Return the digest of the text last recorded for that message; empty: none or expired."""
+        sql = "SELECT digest FROM said WHERE place = ? AND message_id = ?"
+        row = await self._one(sql, (place, message_id))
+        return row[0] if row else ""
+
     async def seen(self, channel: str, external_id: str) -> bool:
-        """Whether this update of the channel was taken before, within its retention."""
+        """Tell if this update of the channel was recorded before, within its retention."""
         sql = "SELECT 1 FROM taken WHERE channel = ? AND external_id = ?"
         return await self._one(sql, (channel, external_id)) is not None
 
     async def undelivered(self) -> list[Outbound]:
-        """Every message that is neither sent nor given up, in the order they were queued."""
+        """Return all messages that are neither sent nor given up, in the order of queueing."""
         where = f"WHERE o.status IN ({_marks(_UNDELIVERED)}) ORDER BY o.number"
         return await self._outbox(where, _UNDELIVERED)
 
     async def deliveries(self, status: frozenset[Sending], limit: int) -> list[Outbound]:
-        """Messages that are in one of these states, newest first."""
+        """Return the messages in one of these states, newest first."""
         wanted = sorted(status)
         some = f"SELECT number FROM outbox WHERE status IN ({_marks(wanted)})"
         some += f" ORDER BY number DESC LIMIT {limit:d}"  # before the messages themselves are read
@@ -234,12 +273,12 @@ class SqliteReader:
         return await self._outbox(where, wanted)
 
     async def delivery(self, delivery_id: DeliveryId) -> Outbound | None:
-        """One message, within its retention."""
+        """Return one message, within its retention."""
         found = await self._outbox("WHERE o.delivery_id = ?", (delivery_id,))
         return found[0] if found else None
 
     def close_readers(self) -> None:
-        """Let go of the file."""
+        """Close the connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -262,6 +301,20 @@ class SqliteReader:
             return [self._outbound(row) for row in connection.execute(_OUTBOX + where, parameters)]
 
         return await self._read(read)
+
+    async def _asked(self, where: str, parameters: Parameters) -> list[Asked]:
+        def read(connection: sqlite3.Connection) -> list[Asked]:
+            rows = connection.execute(_APPROVALS + where, parameters)
+            return [self._request(*row) for row in rows]
+
+        return await self._read(read)
+
+    def _request(
+        self, owner: str, session_id: str, version: int, data: bytes, blob: str | None
+    ) -> Asked:
+        fact = codec.decode(data if blob is None else self._blobs.get(blob), version)
+        assert isinstance(fact, ApprovalRequested)
+        return Asked(SessionKey(Owner(owner), SessionId(session_id)), fact)
 
     def _outbound(self, row: tuple[Any, ...]) -> Outbound:
         id_, queued, status, attempts, repeated, doubts, due, external, reason, updated = row[:10]
@@ -298,7 +351,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA query_only = 1")
-    connection.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()  # opens what it will need
+    connection.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()  # opens all file descriptors
     return connection
 
 
@@ -311,7 +364,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
         row
     )
     key = SessionKey(Owner(owner), SessionId(session_id))
-    state = Status(status)
+    state = RunPhase(status)
     return RunRow(
         run_id, key, stream, first, ended, state, created, updated, model, last, bool(stop)
     )

@@ -1,99 +1,52 @@
-"""The hands: every command at work, by its process id, and what may be read of it.
+"""Start commands, find them by process id, read their output, and wait for their end.
 
-Promises: a call's process has one id, the same after a restart. What a command wrote is
-clean before it is cut, whichever part of it is asked for. Its way into the network lives
-exactly as long as it does. How it ended is told to everybody who waits, also where nobody can
-look for a while. Of processes in the background only so many are at work at once.
+Promises: the process of a call has one id, which stays the same after a restart. The output of a
+command is redacted before it is cut, whichever part is read. Its access to the network lasts
+exactly as long as the command. Every waiter learns how it ended, even if the record cannot be
+read for a while. The number of background processes is limited.
 
-Theory: one task per process waits for its end; all others wait for that task.
+Theory: one task per process waits for its end; everything else waits for that task.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Protocol
+from functools import partial
 
 import anyio
+import anyio.lowlevel
 import msgspec
+from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from holdfast.core.process import Cause, ProcessEnded, name
+from holdfast.core.approval.approval import Posture
 from holdfast.core.redaction import Redactor
-from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey, Value
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, id_for
+from holdfast.core.session.answers import CHANGED_TEXT
+from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey
 from holdfast.errors import HoldfastError, ToolFailed
-from holdfast.tools import proxy, spawn
-from holdfast.tools.output import Output
-from holdfast.tools.sandbox import Posture, Profile, Sandbox
-from holdfast.tools.spawn import Ended, Execution, Process, Spawner
+from holdfast.tools.exec.live_process import Changed, CommandClock, CommandSpec, LiveProcess
+from holdfast.tools.exec.output import Output
+from holdfast.tools.exec.record import SCARCE, Ended, ExitCause
+from holdfast.tools.exec.spawn import Execution, SpawnedProcess, Spawner
+from holdfast.tools.fs.tree import Lookout
+from holdfast.tools.sandbox import proxy
+from holdfast.tools.sandbox.autorun import Before
+from holdfast.tools.sandbox.sandbox import Profile, Sandbox
 from holdfast.tools.tool import Context
 
 log = logging.getLogger(__name__)
 
-IN_SESSION, IN_ALL = 16, 128  # processes at work in the background
-TAIL = 4 * 1024  # of an ended process, for whoever is told of its end
-LOOK_S = 0.5  # between looks for lines
-AGAIN_S = 2.0  # until a look that failed is tried again
-LINES, LINE = 20, 500  # that are told at once, and characters of each
+NO_MORE_INPUT = "accepts no more input"
+IN_SESSION, IN_ALL = 16, 128  # maximum background processes of a session, and of all
+TAIL = 4 * 1024  # bytes of output that are reported with the end of a process
+LOOK_S = 0.5  # between checks for new lines
+AGAIN_S = 2.0  # before a failed read is repeated
+LINES, LINE = 20, 500  # lines that are reported at once, and characters of each
 
 
-class Clock(Protocol):
-    """The wall clock and the way to wait on it."""
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`."""
-        ...
-
-
-class Command(Value):
-    """What is to be started, and how."""
-
-    shown: str  # for lists
-    argv: tuple[str, ...]
-    cwd: str
-    profile: Profile
-    timeout_s: float
-    memory_mb: int
-    background: bool
-    pty: bool
-    stdin: bytes | None  # given whole, then closed; None: it stays open, where there is one
-    detach: bool = False
-    pass_fds: tuple[int, ...] = ()
-
-
-class Live:
-    """A process of this gateway, at work or over."""
-
-    def __init__(
-        self, session: SessionKey, command: str, process: Process, output: Output, started_at: float
-    ) -> None:
-        self.id = ProcessId(process.call_id)
-        self.session = session
-        self.command = command
-        self.process = process
-        self.output = output
-        self.started_at = started_at
-        self.ended: Ended | None = None
-        self.refused: list[str] = []  # hosts that it was not let through to
-        self._over = anyio.Event()
-
-    def end(self, ended: Ended) -> None:
-        """It is over; told once, by whoever watched it."""
-        self.ended = ended
-        self._over.set()
-
-    async def wait(self) -> Ended:
-        """How it ended, once it has."""
-        while self.ended is None:
-            await self._over.wait()
-        return self.ended
-
-
-class Hands:
-    """Starts commands and knows them by id. `tasks` must outlive every one of them."""
+class Commands:
+    """Starts commands and finds them by id. `tasks` must live longer than each of them."""
 
     def __init__(
         self,
@@ -101,57 +54,61 @@ class Hands:
         sandbox: Sandbox,
         redactor: Redactor,
         tasks: TaskGroup,
-        clock: Clock,
+        clock: CommandClock,
     ) -> None:
         self._spawner = spawner
         self._sandbox = sandbox
         self._redactor = redactor
         self._tasks = tasks
-        self._clock = clock
-        self._live: dict[ProcessId, Live] = {}
+        self._live: dict[ProcessId, LiveProcess] = {}
         self._background: set[ProcessId] = set()
-        self._starting: list[SessionKey] = []  # whose background processes are about to be at work
+        self._starting: list[SessionKey] = []  # sessions of background processes being started
         self._read: dict[ProcessId, int] = {}
         self._probing = anyio.Lock()
         self._posture: Posture | None = None
-
-    @property
-    def clock(self) -> Clock:
-        """The time that everything here goes by."""
-        return self._clock
+        self.clock = clock
+        self.own = sandbox.own
+        self.lookout = Lookout(sandbox.own)
 
     async def posture(self) -> Posture:
-        """How well commands are confined. Tried once, for everybody who asks.
+        """Return how well commands are confined. The test runs once.
 
-        Raises `Unprobed` where that cannot be tried now; the next who asks tries again.
+        Raises `Unprobed` if the test cannot run now; the next call repeats it.
         """
         async with self._probing:
             if self._posture is None:
                 self._posture = await self._sandbox.probe()
             return self._posture
 
-    def path(self, profile: Profile, cwd: str) -> str:
-        """Where a command there looks for programs; `ToolFailed` if none can run there."""
-        confined = self._sandbox.confine(profile, ("true",), cwd)
-        confined.close()
-        return confined.env["PATH"]
+    def path(self, profile: Profile) -> str:
+        """Return the PATH of a command with this profile; `ToolFailed` if none can run."""
+        return self._sandbox.search_path(profile)
+
+    def home(self, profile: Profile) -> str:
+        """Return the home that confined commands of this workspace share; empty: none."""
+        return self._sandbox.home_of(profile.workspace)
 
     def clean(self, text: str, limit: int) -> str:
-        """The first of `text`, without anything that must not be seen."""
+        """Redact secrets in `text` and return its first `limit` characters."""
         return self._redactor.clean(text)[:limit]
 
-    async def start(self, context: Context, command: Command) -> Live:
-        """Start it, for this call. Raises what `Spawner.start` and `Sandbox.confine` do.
+    def hides(self, text: str) -> bool:
+        """Return whether `text` contains a secret."""
+        return self._redactor.hides(text)
 
-        `ToolFailed` too where as much is at work in the background as may be.
+    async def start(self, context: Context, command: CommandSpec) -> LiveProcess:
+        """Start the command of a call.
+
+        Raises the errors of `Spawner.start` and `Sandbox.confine`, and `ToolFailed` if too many
+        background processes are running.
         """
         with self._room(context.session) if command.background else nullcontext():
             return await self._start(context, command)
 
-    async def _start(self, context: Context, command: Command) -> Live:
+    async def _start(self, context: Context, command: CommandSpec) -> LiveProcess:
         over = anyio.Event()
         refused: list[str] = []
-        process_id = name(context.run_id, context.turn, context.call_id)
+        process_id = id_for(context.run_id, context.turn, context.call_id)
         try:
             process = await self._launch(process_id, context, command, over, refused)
         except BaseException:
@@ -159,27 +116,29 @@ class Hands:
             raise
         if command.background:
             self._background.add(process_id)
-        live = self._hold(context.session, command.shown, process, self._clock.now(), over)
+        live = self._hold(context.session, command.shown, process, self.clock.now(), over)
         live.refused = refused
+        live.workspace = "" if command.profile.unsandboxed else command.profile.workspace
+        live.open_input = command.open_input
+        live.harmless = context.unasked
         if command.stdin is not None:
             self._tasks.start_soon(_feed, process, command.stdin)
         return live
 
     @contextmanager
     def _room(self, session: SessionKey) -> Iterator[None]:
-        """Take a place among those at work, until it is held by the process itself."""
+        """Reserve one of the allowed background processes while it is being started."""
         taken = [*self._starting, *(one.session for one in self._live.values() if self._works(one))]
         if taken.count(session) >= IN_SESSION:
             raise ToolFailed(
-                f"Not started: this session has {IN_SESSION} background processes at work, as "
-                "many as it may have. End one with the process tool (list, then kill), and try "
-                "again."
+                f"Not started: this session already has {IN_SESSION} background processes, the "
+                "maximum. Kill one with the process tool (list, then kill), and try again."
             )
         if len(taken) >= IN_ALL:
             raise ToolFailed(
-                f"Not started: {IN_ALL} background processes are at work, as many as there may "
-                "be. End one of this session's with the process tool (list, then kill) if it has "
-                "any; if not, try again later."
+                f"Not started: {IN_ALL} background processes are running on this gateway, the "
+                "maximum. If this session has one, kill it with the process tool (list, then "
+                "kill); otherwise try again later."
             )
         self._starting.append(session)
         try:
@@ -187,24 +146,28 @@ class Hands:
         finally:
             self._starting.remove(session)
 
-    def _works(self, live: Live) -> bool:
+    def _works(self, live: LiveProcess) -> bool:
         return live.ended is None and live.id in self._background
 
     async def _launch(
         self,
         process_id: ProcessId,
         context: Context,
-        command: Command,
+        command: CommandSpec,
         over: anyio.Event,
         refused: list[str],
-    ) -> Process:
+    ) -> SpawnedProcess:
         profile, door = command.profile, None
         if self._sandbox.filters_hosts and not profile.unsandboxed:
             profile = msgspec.structs.replace(profile, hosts=context.hosts)
             ask = _asking(context.may_reach, refused)
             door = await self._tasks.start(_door, context.hosts, ask, over)
-        confined = self._sandbox.confine(profile, command.argv, command.cwd, door=door)
+        confine = partial(self._sandbox.confine, profile, command.argv, command.cwd, door=door)
+        confined = await to_thread.run_sync(confine)  # it searches the workspace
         try:
+            if confined.before is not None:
+                before = Before(profile.workspace, confined.before, confined.sealed)
+                await to_thread.run_sync(self._spawner.keep, process_id, before)
             execution = Execution(
                 argv=confined.argv,
                 cwd=confined.cwd,
@@ -217,18 +180,23 @@ class Hands:
                 pass_fds=(*confined.pass_fds, *command.pass_fds),
             )
             label = msgspec.json.encode(context.session).decode()
+            if command.unchanged is not None and not await command.unchanged():
+                raise Changed(CHANGED_TEXT)
             return await self._spawner.start(process_id, execution, label=label)
         finally:
             confined.close()
 
     def adopt(
         self, process_id: ProcessId, command: str = "", *, background: bool = True
-    ) -> Live | Ended | None:
-        """What an earlier gateway started: itself if it runs, or how it ended, or nothing."""
+    ) -> LiveProcess | Ended | None:
+        """Find a command of an earlier gateway.
+
+        Returns the process if it still runs, its end if that is recorded, or None.
+        """
         if live := self._live.get(process_id):
             return live
         found = self._spawner.adopt(process_id)
-        if not isinstance(found, Process):
+        if not isinstance(found, SpawnedProcess):
             return found
         if background:
             self._background.add(process_id)
@@ -237,28 +205,36 @@ class Hands:
         return self._hold(session, command, found, trace.started_at, over)
 
     def goes_on(self, process_id: ProcessId) -> None:
-        """Its call ends before it, or before its end is told: its traces stay until `forget`."""
+        """Keep the record until `forget`: the call ends before the process or its report."""
         self._background.add(process_id)
 
     def settled(self, process_id: ProcessId) -> None:
-        """The outcome of its call is written down."""
+        """The outcome of its call is in the journal: remove the record, unless it continues."""
         if process_id not in self._background:
             self.forget(process_id)
 
-    def mine(self, session: SessionKey) -> list[Live]:
-        """The session's background processes that this gateway knows, oldest first."""
+    def mine(self, session: SessionKey) -> list[LiveProcess]:
+        """Return the session's background processes that this gateway knows, oldest first."""
         return [
             live
             for live in self._live.values()
             if live.session == session and live.id in self._background
         ]
 
+    def beside(self, workspace: str) -> int:
+        """Count the running processes that can write to this workspace or a part of it."""
+        return sum(o.ended is None and o.can_write_to(workspace) for o in self._live.values())
+
+    def notes(self, process_id: ProcessId) -> tuple[str, ...]:
+        """Return notes about files it left that the user's programs would run."""
+        return self._spawner.notes(process_id)
+
     def output(self, process_id: ProcessId) -> Output:
-        """What it wrote, as far as that is still there."""
+        """Return the reader of its output, as far as that is still stored."""
         return Output(self._spawner.spool(process_id), self._redactor)
 
     def unread(self, process_id: ProcessId, limit: int, *, over: bool) -> tuple[str, int]:
-        """What it wrote since the last time somebody asked this; how many bytes were left out."""
+        """Return its output since the last call of `unread`, and how many bytes were skipped."""
         after = self._read.get(process_id, 0)
         if not self._spawner.spool(process_id).is_readable():
             return "", 0  # it stays unread
@@ -268,23 +244,23 @@ class Hands:
         return text, skipped
 
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
-        """End its whole tree, if it runs."""
+        """Kill its process tree, if it runs, and return how it ended."""
         found = self.adopt(process_id)
-        if isinstance(found, Live) and found.ended is None:
-            with suppress(OSError):  # nobody could see its end: it is killed all the same
+        if isinstance(found, LiveProcess) and found.ended is None:
+            with suppress(OSError):  # it is killed, but its record cannot be read now
                 await found.process.kill()
         return await self.ended(process_id)
 
     async def write(self, process_id: ProcessId, data: bytes) -> None:
-        """Give it input."""
-        await self._at_work(process_id).write(data)
+        """Write to its stdin, if it was started with an open stdin."""
+        await self._open(process_id).write(data)
 
     async def close(self, process_id: ProcessId) -> None:
-        """There will be no more input for it."""
-        await self._at_work(process_id).close_stdin()
+        """Close its stdin. Input that it was started with is never cut short."""
+        await self._open(process_id).close_stdin()
 
     def known(self) -> list[tuple[SessionKey, ProcessId]]:
-        """Every process an earlier gateway, or this one, has left traces of."""
+        """List every process with a record, of this gateway or an earlier one."""
         return [
             (_session(found.label), ProcessId(found.call_id))
             for found in self._spawner.known()
@@ -292,26 +268,29 @@ class Hands:
         ]
 
     def has_traces(self, process_id: ProcessId) -> bool:
-        """Whether it was ever started, or was about to be."""
+        """Return whether it has a record: it was started, or was about to be."""
         return any(found.call_id == process_id for found in self._spawner.known())
 
     async def sweep(self) -> None:
-        """At the start: end what an earlier gateway left behind, but for the detached."""
+        """At startup: kill what an earlier gateway left running, except detached processes."""
         await self._spawner.sweep()
+        for trace in self._spawner.known():
+            if trace.ended is not None:  # its gateway may have been killed before this check
+                await self._leave(ProcessId(trace.call_id))
 
     async def ended(self, process_id: ProcessId) -> ProcessEnded:
-        """How it ended, once it has; `Cause.LOST` if nobody knows of it."""
+        """Wait for its end and return how it ended; `ProcessEnd.LOST` if it has no record."""
         found = self.adopt(process_id)
         if found is None:
-            return ProcessEnded(process_id=process_id, cause=Cause.LOST)
-        if isinstance(found, Live):
+            return ProcessEnded(process_id=process_id, cause=ProcessEnd.LOST)
+        if isinstance(found, LiveProcess):
             ended, cut = await found.wait(), False
         else:
-            ended, cut = found, True  # an earlier gateway's, which killed it in leaving
+            ended, cut = found, True  # an earlier gateway killed it when it shut down
         await self._readable(process_id)
         return ProcessEnded(
             process_id=process_id,
-            cause=_cause(ended.cause, cut=cut),
+            cause=_cause(ended, cut=cut),
             exit_code=ended.exit_code,
             signal=ended.signal,
             duration_s=ended.duration_s,
@@ -322,9 +301,10 @@ class Hands:
     async def lines(
         self, process_id: ProcessId, after: int, patterns: tuple[str, ...]
     ) -> tuple[str, int]:
-        """Wait for lines with one of `patterns` in them, from `after` on; they, and where they end.
+        """Wait for output lines after offset `after` that contain one of `patterns`.
 
-        Never returns if there are none: the caller stops waiting when the process has ended.
+        Returns the lines and the offset behind them. Never returns if there are none: the caller
+        stops waiting when the process has ended.
         """
         output = self.output(process_id)
         while True:
@@ -334,15 +314,17 @@ class Hands:
             found = [line for line in text.split("\n") if any(p in line for p in patterns)]
             if found:
                 return "\n".join(line[:LINE].rstrip("\r") for line in found[:LINES]), after
-            if not text:
-                await self._clock.sleep(LOOK_S)
+            if text:  # a process may write faster than we read
+                await anyio.lowlevel.checkpoint()
+            else:
+                await self.clock.sleep(LOOK_S)
 
     async def kill_all(self) -> None:
-        """End everything that was started here and may not outlive us."""
+        """Kill every process that was started here, except detached ones."""
         await self._spawner.kill_all()
 
     def forget(self, process_id: ProcessId) -> None:
-        """Remove its traces."""
+        """Remove its record."""
         self._live.pop(process_id, None)
         self._read.pop(process_id, None)
         self._background.discard(process_id)
@@ -352,57 +334,84 @@ class Hands:
         self,
         session: SessionKey,
         command: str,
-        process: Process,
+        process: SpawnedProcess,
         started_at: float,
         over: anyio.Event,
-    ) -> Live:
-        output = self.output(ProcessId(process.call_id))
-        live = Live(session, command, process, output, started_at)
+    ) -> LiveProcess:
+        process_id = ProcessId(process.call_id)
+        output = self.output(process_id)
+        live = LiveProcess(process_id, session, command, process, output, started_at)
         self._live[live.id] = live
         self._tasks.start_soon(self._watch, live, over)
         return live
 
-    async def _watch(self, live: Live, over: anyio.Event) -> None:
-        """Tell how it ended, once it has and that can be read: nobody is told before."""
+    async def _watch(self, live: LiveProcess, over: anyio.Event) -> None:
+        """Wait until it has ended and the record can be read; only then wake the waiters."""
         ended: Ended | None = None
         while ended is None:
             try:
                 ended = await live.process.wait()
             except anyio.ClosedResourceError:
-                return  # it was let go, and lives on
+                return  # it was released and continues
             except Exception:
-                log.exception("the end of a process is read again", extra={"process_id": live.id})
+                log.exception(
+                    "cannot read how a process ended; trying again", extra={"process_id": live.id}
+                )
             finally:
                 over.set()
             if ended is None:
-                await self._clock.sleep(AGAIN_S)
+                await self.clock.sleep(AGAIN_S)
         await self._readable(live.id)
+        live.notes = await self._leave(live.id)
         live.end(ended)
         if live.id not in self._background:
             self._live.pop(live.id, None)
 
+    async def _leave(self, process_id: ProcessId) -> tuple[str, ...]:
+        """Check what it left in the workspace, and return the notes."""
+        fields = {"process_id": process_id}
+        while True:
+            try:
+                notes = await to_thread.run_sync(self._spawner.leave, process_id)
+            except (OSError, ValueError) as error:
+                log.exception("cannot check what a command left in the workspace", extra=fields)
+                if getattr(error, "errno", None) not in SCARCE:
+                    return ()
+            else:
+                for note in notes:
+                    log.warning("a command left autorun files", extra={**fields, "note": note})
+                return notes
+            await self.clock.sleep(AGAIN_S)
+
     async def _readable(self, process_id: ProcessId) -> None:
-        """Return when what it wrote can be read."""
+        """Wait until its output can be read."""
         spool = self._spawner.spool(process_id)
         while not spool.is_readable():
-            await self._clock.sleep(LOOK_S)
+            await self.clock.sleep(LOOK_S)
 
-    def _at_work(self, process_id: ProcessId) -> Process:
+    def _open(self, process_id: ProcessId) -> SpawnedProcess:
         live = self._live.get(process_id)
         if live is None or live.ended is not None:
-            raise ToolFailed(f"{process_id} has ended and takes no input.")
+            raise ToolFailed(f"{process_id} has ended and accepts no input.")
+        if not live.open_input:
+            raise ToolFailed(
+                f"{process_id} {NO_MORE_INPUT}. Start a process in the background with "
+                "stdin_open or pty to write to it later."
+            )
         return live.process
 
 
-def _cause(cause: spawn.Cause, *, cut: bool) -> Cause:
-    """`cut`: whatever did not end by itself ended because its gateway did."""
-    match cause:
-        case spawn.Cause.ORPHANED:
-            return Cause.RESTART
-        case spawn.Cause.KILLED | spawn.Cause.LOST if cut:
-            return Cause.RESTART
+def _cause(ended: Ended, *, cut: bool) -> ProcessEnd:
+    """Convert the cause. `cut`: its gateway ended, and the restart killed what still ran."""
+    match ended.cause:
+        case ExitCause.ORPHANED:
+            return ProcessEnd.RESTART
+        case ExitCause.KILLED if cut:
+            return ProcessEnd.RESTART
+        case ExitCause.LOST if cut and (ended.ended_late or ended.survivors):
+            return ProcessEnd.RESTART
         case _:
-            return Cause(cause)
+            return ProcessEnd(ended.cause)
 
 
 def _session(label: str) -> SessionKey:
@@ -415,7 +424,7 @@ def _asking(may_reach: Callable[[str], Awaitable[bool]], refused: list[str]) -> 
         wanted = proxy.grant(host, port)
         try:
             allowed = await may_reach(wanted)
-        except HoldfastError:  # nobody can be asked any more
+        except HoldfastError:  # the run has ended, so the user cannot be asked
             allowed = False
         if not allowed:
             refused.append(wanted)
@@ -427,16 +436,16 @@ def _asking(may_reach: Callable[[str], Awaitable[bool]], refused: list[str]) -> 
 async def _door(
     hosts: tuple[str, ...], ask: proxy.Ask, over: anyio.Event, *, task_status: TaskStatus[int]
 ) -> None:
-    """The way into the network, until the command is over."""
+    """Serve the network proxy of one command until it has ended."""
     try:
         async with proxy.serve(hosts, ask) as door:
             task_status.started(door)
             await over.wait()
     except* OSError:
-        pass  # no more sockets: this command loses its way, and nobody else anything
+        pass  # out of sockets: only this command loses its network access
 
 
-async def _feed(process: Process, data: bytes) -> None:
-    with suppress(ToolFailed):  # it has ended, or wants no more
+async def _feed(process: SpawnedProcess, data: bytes) -> None:
+    with suppress(ToolFailed):  # it has ended or closed its stdin
         await process.write(data)
         await process.close_stdin()

@@ -1,9 +1,16 @@
-"""What is written down about a command that was started: one folder for each call.
+"""The record of a command on disk: one folder per call.
 
-`claim` says whose it is, then, a line each, pid and start time of its shim and of the command.
-`output` is the spool. `exit.json` says how it ended. The shim writes them, so that they are
-right whatever becomes of the gateway; this is how the gateway reads them, and settles what a
-shim has left without a word.
+The shim writes three files, so they are correct whatever happens to the gateway:
+
+* `claim`: the call it belongs to; then one line each with pid and start time of the shim and of
+  the command
+* `output`: the spool
+* `exit.json`: how the command ended
+
+The gateway writes two files: `before.json`, the state of the workspace before the start, until
+the workspace was checked after the end; and `notes.json`, the result of that check.
+
+This module reads the record, and completes it (`settle`) if a shim died without writing one.
 """
 
 import errno
@@ -20,51 +27,57 @@ import msgspec
 import msgspec.structs
 
 from holdfast.core.types import Value
-from holdfast.tools import shim
-from holdfast.tools.shim import Identity
+from holdfast.tools.exec import shim
+from holdfast.tools.exec.shim import Identity
+from holdfast.tools.sandbox.autorun import Before
 
-SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # another look may go better
+CALLS = "calls"  # name of the folder in Holdfast's home
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a later attempt may succeed
 
-_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # between looks at what should be dead
+_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # between checks whether killed processes are gone
 
 
-class Cause(StrEnum):
-    """Why it is over."""
+class ExitCause(StrEnum):
+    """The reason why a command ended."""
 
     EXITED = "exited"
     TIMEOUT = "timeout"
     KILLED = "killed"  # on request
-    ORPHANED = "orphaned"  # the gateway it belonged to is gone
+    ORPHANED = "orphaned"  # its gateway ended
     MEMORY = "memory"
-    LOST = "lost"  # it and its shim are gone without a record
+    LOST = "lost"  # the command and its shim are gone, without a record of the end
 
 
 class Ended(Value):
-    """How it ended. `survivors` are the pids that could not be killed."""
+    """The end of a command. `survivors` are the pids that could not be killed.
+
+    `ended_late` are the pids that continued without their shim until they were found and killed.
+    """
 
     exit_code: int | None
     signal: int | None
-    cause: Cause
+    cause: ExitCause
     duration_s: float
     output_bytes: int
     truncated: bool
     survivors: tuple[int, ...] = ()
+    ended_late: tuple[int, ...] = ()
 
 
 class Claim(Value):
-    """Whose a folder is."""
+    """The call that a folder belongs to."""
 
     call_id: str
     boot_id: str
     mark: str
     started_at: float
     detach: bool
-    processes: tuple[Identity, ...] = ()  # its shim, the command; if they are of this boot
-    label: str = ""  # whatever whoever started it wants to find again
+    processes: tuple[Identity, ...] = ()  # the shim and the command; empty after a reboot
+    label: str = ""  # free text of the caller, returned by `known`
 
 
 class Known(Value):
-    """A call that was claimed, and how it ended if it has."""
+    """A call that was claimed, and how it ended, if it has."""
 
     call_id: str
     label: str
@@ -73,18 +86,19 @@ class Known(Value):
     ended: Ended | None
 
 
-class Spool:
-    """What a command has written, by offset in the stream of all it ever wrote.
+class SpoolReader:
+    """Reads a command's output by its offset in the stream of everything it wrote.
 
-    What cannot be read now is not there now, and no offset goes back for that: look again.
+    If the spool cannot be read now, the output looks empty, but the known size never shrinks:
+    read again later.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._end = 0  # when somebody last could look
+        self._end = 0  # at the last successful read
 
     def is_readable(self) -> bool:
-        """Whether a look says all there is; False: there are no descriptors for it now."""
+        """Return whether the spool can be read now; False: no descriptors or memory are left."""
         try:
             self._path.open("rb", buffering=0).close()
         except OSError as error:
@@ -92,31 +106,20 @@ class Spool:
         return True
 
     def output(self, after: int, limit: int) -> tuple[bytes, int]:
-        """At most `limit` bytes from `after` on, and the offset behind them.
+        """Return at most `limit` bytes from `after`, and the offset behind them.
 
-        What has been dropped is skipped: then offset − length > `after`.
+        Dropped output is skipped: then offset − length > `after`.
         """
         end, first = self.bounds()
         start = after if after < shim.HEAD else max(after, first)
         position, run = shim.place(start)
         data = self._pread(position, min(limit, run, end - start))
-        # What was read from the ring may have been overwritten meanwhile.
+        # The shim may have overwritten a part of the ring while we were reading.
         late = max(0, self.bounds()[1] - start) if start >= shim.HEAD else 0
         return data[late:], start + max(late, len(data))
 
-    def tail(self, limit: int) -> bytes:
-        """The last bytes, at most `limit` of them."""
-        end, first = self.bounds()
-        at, pieces = max(0, end - limit, first if end > shim.KEPT else 0), []
-        while at < end:
-            piece, at = self.output(at, end - at)
-            if not piece:
-                break
-            pieces.append(piece)
-        return b"".join(pieces)
-
     def bounds(self) -> tuple[int, int]:
-        """How much was written, and where that begins which follows the head."""
+        """Return the number of bytes written, and the first offset that is kept after the head."""
         self._end = max(self._end, int.from_bytes(self._pread(0, shim.HEADER), "little"))
         return self._end, max(shim.HEAD, self._end - shim.RING + shim.CHUNK)
 
@@ -129,21 +132,22 @@ class Spool:
 
 
 class Folder:
-    """All that is written down about one call. What is there and cannot be read is an `OSError`.
+    """The record of one call.
 
-    Never nothing: whoever took it for that would write down another end over the true one.
+    A file that exists and cannot be read raises `OSError`. It never counts as missing, because
+    then the caller would overwrite the true end with another one.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.spool = Spool(path / "output")
+        self.spool = SpoolReader(path / "output")
 
     def is_claimed(self) -> bool:
-        """Whether it was ever started, or was about to be."""
+        """Return whether the call was started, or was about to be."""
         return (self.path / "claim").exists()
 
     def claim(self) -> Claim | None:
-        """Whose it is; None if nobody got as far as saying so."""
+        """Return the claim; None if there is none or it was not completely written."""
         try:
             *lines, _ = (self.path / "claim").read_bytes().split(b"\n")
             claim = msgspec.json.decode(lines[0], type=Claim)
@@ -156,53 +160,98 @@ class Folder:
         return msgspec.structs.replace(claim, processes=known)
 
     def result(self) -> Ended | None:
-        """How it ended, if that is known."""
+        """Return how it ended, if that is recorded."""
         try:
             return msgspec.json.decode((self.path / "exit.json").read_bytes(), type=Ended)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
     def known(self) -> Known | None:
-        """What recovery has to know of it; None if nobody has claimed it."""
+        """Return what recovery needs to know; None if the call was not claimed."""
         if (claim := self.claim()) is None:
             return None
         return Known(claim.call_id, claim.label, claim.detach, claim.started_at, self.result())
 
     def record(self, ended: Ended) -> None:
-        """Write down how it ended, when its shim could not."""
+        """Record how it ended, if its shim could not."""
         shim.put(str(self.path / "exit.json"), msgspec.json.encode(ended))
 
+    def keep(self, before: Before) -> None:
+        """Record the state of the workspace before the start."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shim.put(str(self.path / "before.json"), before.encode())
+
+    def leave(self) -> tuple[str, ...]:
+        """Check once what the ended command left in the workspace, and return the notes.
+
+        If this is interrupted, the next call repeats it with the same result.
+        """
+        try:
+            kept = (self.path / "before.json").read_bytes()
+        except FileNotFoundError:
+            return self.notes()
+        notes = tuple(Before.decode(kept).settle().notes())
+        with suppress(OSError):  # no space: the caller writes the notes to the log too
+            shim.put(str(self.path / "notes.json"), msgspec.json.encode(notes))
+        (self.path / "before.json").unlink(missing_ok=True)
+        return notes
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes about what the command left in the workspace."""
+        try:
+            kept = (self.path / "notes.json").read_bytes()
+            return msgspec.json.decode(kept, type=tuple[str, ...])
+        except (OSError, msgspec.DecodeError):
+            return ()
+
     def remove(self) -> None:
-        """Remove it. Cut short, it leaves a result, or nothing that counts."""
+        """Remove the record. If this is interrupted, a result is left, or nothing that counts."""
         for name in ("output", "claim"):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def lives(claim: Claim) -> bool:
-    """Whether its shim is still there."""
+    """Return whether its shim is still running."""
     return bool(claim.processes) and shim.identity(claim.processes[0][0]) == claim.processes[0]
 
 
 def left(claim: Claim | None) -> set[int]:
-    """Who is left of it, but for its shim. Raises `OSError` if nobody can look."""
+    """Return its running processes without its shim. Raises `OSError` if /proc cannot be read."""
     if claim is None or not claim.processes:
         return set()
-    os.close(os.open("/proc", os.O_RDONLY))  # a look without descriptors finds nobody
+    os.close(os.open("/proc", os.O_RDONLY))  # without free descriptors, `find` would find nothing
     return shim.find(list(claim.processes), claim.mark) - {claim.processes[0][0]}
 
 
-async def settle(folder: Folder, clock: Callable[[], float], cause: Cause) -> Ended:
-    """Its shim is gone without a word: end what is left of it, and write that down.
+def strays(calls: Path) -> dict[str, set[int]]:
+    """Return processes that continue without their shim, by call id. The next start kills them."""
+    found: dict[str, set[int]] = {}
+    alive = shim.processes()  # without zombies
+    for path in calls.glob("*/"):
+        folder = Folder(path)
+        claim = folder.claim()
+        if claim is None or not claim.processes or folder.result() is not None:
+            continue
+        pid, start = claim.processes[0]
+        watched = pid in alive and alive[pid][1] == start
+        if not watched and (pids := left(claim)):
+            found[claim.call_id] = pids
+    return found
 
-    Raises `OSError` if nobody can look; the next try comes to the same result.
+
+async def settle(folder: Folder, clock: Callable[[], float], cause: ExitCause) -> Ended:
+    """Complete the record of a call whose shim died: kill what is left, and record the end.
+
+    Raises `OSError` if /proc cannot be read; repeating it gives the same result.
     """
     claim = folder.claim()
-    found, quiet = set[int](), 0
+    found, struck, quiet = set[int](), set[int](), 0
     for pause_s in _PAUSES_S:
         found = await anyio.to_thread.run_sync(shim.strike, lambda: left(claim))
+        struck |= found
         quiet = 0 if found else quiet + 1
-        if quiet > 1:  # one look may miss who just becomes another program: it has no mark yet
+        if quiet > 1:  # one look can miss a process in the middle of `execve`: it has no mark yet
             break
         await anyio.sleep(pause_s)
     end, _ = folder.spool.bounds()
@@ -213,13 +262,14 @@ async def settle(folder: Folder, clock: Callable[[], float], cause: Cause) -> En
         max(0.0, clock() - claim.started_at) if claim else 0.0,
         end,
         end > shim.KEPT,
-        tuple(sorted(found)),
+        survivors=tuple(sorted(found)),
+        ended_late=tuple(sorted(struck - found)),
     )
-    with suppress(OSError):  # no space: the next sweep comes to the same result
+    with suppress(OSError):  # no space: the next sweep gets the same result
         folder.record(ended)
     return ended
 
 
 def boot_id() -> str:
-    """Which start of the machine this is."""
+    """Return the kernel's id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

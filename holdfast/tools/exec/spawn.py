@@ -1,18 +1,19 @@
-"""Processes: the only place that starts and kills them.
+"""Start and kill the processes of commands. No other module does.
 
-Promises: a call's command starts once at most, also across crashes: the second start of a
-call id is refused. Whoever waits learns how it ended, and after a restart the result that
-was written meanwhile is adopted. After `kill`, and after the boot sweep, nothing of the
-command lives; what could not be killed is named. Nothing of ours is open in the command.
+Promises: the command of a call starts at most once, even across crashes: a second start with the
+same call id is refused. Every waiter learns how the command ended. After a restart, a result that
+was recorded meanwhile is adopted. After `kill`, and after the sweep at startup, no process of the
+command lives; those that could not be killed are named. The command inherits none of our files.
 
-Theory: each command has a shim (shim.py), which does all that must go on when the gateway is
-gone: this side only starts shims, reads what they write down (record.py) and sends them
-signals. A process is known by pid, start time and boot, never by pid alone; a running shim is
-held by its pidfd. Shims are started from the event loop's own thread, without `preexec_fn`.
+Theory: each command has a shim (shim.py), which does everything that must continue when the
+gateway is gone. This module only starts shims, reads their records (record.py) and sends them
+signals. A process is identified by pid, start time and boot, never by its pid alone. A running
+shim is held by its pidfd. Shims are started from the event loop's thread, without `preexec_fn`.
 """
 
 import asyncio
 import hashlib
+import logging
 import marshal
 import os
 import py_compile
@@ -30,46 +31,47 @@ import msgspec
 
 from holdfast.core.types import Value
 from holdfast.errors import Refused, ToolFailed
-from holdfast.tools import shim
-from holdfast.tools.record import Cause as Cause
-from holdfast.tools.record import Claim, Folder, Spool, boot_id, left, lives, settle
-from holdfast.tools.record import Ended as Ended
-from holdfast.tools.record import Known as Known
-from holdfast.tools.wires import Input, Wires, wire
+from holdfast.tools.exec import record, shim
+from holdfast.tools.exec.stdin import CommandInput, Wires, wire
+from holdfast.tools.sandbox.autorun import Before
 
-PATIENCE_S = shim.GRACE_S + shim.LAST_S + 0.2  # for a shim to end what it was told to end
-WRITING_S = 2.0  # for one that has ended it all to write that down, on a busy disk
+log = logging.getLogger(__name__)
+
+PATIENCE_S = shim.GRACE_S + shim.LAST_S + 0.2  # for a shim to kill its command
+WRITING_S = 2.0  # for a shim to write its record on a busy disk, after its command has ended
 
 
 class Execution(Value):
-    """Exactly what is run."""
+    """Exactly what to run."""
 
-    argv: tuple[str, ...]  # argv[0] is a path; no shell, no search
+    argv: tuple[str, ...]  # argv[0] is a path; there is no shell and no search on PATH
     cwd: str
     env: Mapping[str, str]
     timeout_s: float
-    stdin: bool = False  # keep a pipe open for `write`; otherwise it reads nothing
+    stdin: bool = False  # keep a pipe open for `write`; otherwise stdin is empty
     pty: bool = False
-    memory_mb: int = 0  # of the whole tree, 0 for no limit
+    memory_mb: int = 0  # limit for the whole tree; 0: no limit
     detach: bool = False  # may outlive the gateway
-    pass_fds: tuple[int, ...] = ()  # inherited under the same numbers; the caller closes its own
+    pass_fds: tuple[int, ...] = ()  # inherited with the same numbers; the caller closes its own
 
 
 class AlreadyClaimed(Refused):
-    """This call has been started before; it does not start again."""
+    """The call was started before and does not start again."""
 
     def __init__(self, call_id: str) -> None:
         super().__init__("already_claimed", f"call {call_id!r} was started before")
 
 
 class NotStarted(ToolFailed):
-    """No command ran: there was nobody to run it."""
+    """The command did not start."""
 
 
 class _Shim:
-    """A shim that runs, held by its pidfd."""
+    """A running shim, held by its pidfd."""
 
-    def __init__(self, pidfd: int, child: subprocess.Popen[bytes] | None, stdin: Input) -> None:
+    def __init__(
+        self, pidfd: int, child: subprocess.Popen[bytes] | None, stdin: CommandInput
+    ) -> None:
         self._pidfd = pidfd
         self._child = child
         self.stdin = stdin
@@ -84,7 +86,7 @@ class _Shim:
         self._close()
 
     def release(self) -> None:
-        """Hold it no longer, and let it run. Whoever waits for it learns that at once."""
+        """Let go of the shim and let it run. Its waiters are woken at once."""
         if not self.gone.is_set():
             self.let_go = True
             self._close()
@@ -96,55 +98,62 @@ class _Shim:
         self.gone.set()
 
     def send(self, number: int) -> None:
-        """Signal it, if it is still there."""
+        """Send it a signal, if it still runs."""
         if not self.gone.is_set():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
     async def stop(self) -> bool:
-        """Have it end its command; whether it did so in time."""
+        """Tell it to end its command; return whether it did so in time."""
         self.send(signal.SIGTERM)
         with anyio.move_on_after(PATIENCE_S):
             await self.gone.wait()
         return self.gone.is_set()
 
 
-class Process:
-    """A command that was started, and may have ended by now. `pid` is 0 if it is not known."""
+class SpawnedProcess:
+    """A command that was started, and may have ended by now. `pid` is 0 if it is unknown."""
 
     def __init__(
-        self, claim: Claim, pid: int, folder: Folder, held: _Shim, clock: Callable[[], float]
+        self,
+        claim: record.Claim,
+        pid: int,
+        folder: record.Folder,
+        launched: _Shim,
+        clock: Callable[[], float],
     ) -> None:
         self.call_id = claim.call_id
         self.detach = claim.detach
         self.pid = pid
+        self.spool = folder.spool
         self._folder = folder
-        self._shim = held
+        self._shim = launched
         self._clock = clock
         self._settling = anyio.Lock()
-        self._cause = Cause.LOST  # what is written down if its shim does not
+        self._cause = record.ExitCause.LOST  # recorded if its shim records nothing
 
     @property
     def running(self) -> bool:
-        """Whether its shim was still there when the loop last looked."""
+        """Return whether its shim was still running at the last check of the event loop."""
         return self.end is None if self._shim.let_go else not self._shim.gone.is_set()
 
     @property
-    def end(self) -> Ended | None:
-        """How it ended, if that is written down."""
+    def end(self) -> record.Ended | None:
+        """The recorded end, if there is one."""
         return self._folder.result()
 
     def is_settled(self) -> bool:
-        """Whether there is nothing left to do about it; also if it was forgotten."""
+        """Return whether it has ended with a record, or its record was removed."""
         try:
             return not self.running and (self.end is not None or not self._folder.is_claimed())
-        except OSError:  # nobody can tell now
+        except OSError:  # the record cannot be read now
             return False
 
-    async def wait(self) -> Ended:
-        """How it ended, once it has. Raises `ClosedResourceError` if the spawner closes first.
+    async def wait(self) -> record.Ended:
+        """Wait for its end and return how it ended.
 
-        Raises `OSError` if it has, and how cannot be read now: ask again.
+        Raises `ClosedResourceError` if the spawner is closed first, and `OSError` if it has ended
+        but the record cannot be read now; then call it again.
         """
         await self._shim.gone.wait()
         async with self._settling:
@@ -152,21 +161,21 @@ class Process:
                 return ended
             if self._shim.let_go:
                 raise anyio.ClosedResourceError
-            return await settle(self._folder, self._clock, self._cause)
+            return await record.settle(self._folder, self._clock, self._cause)
 
-    async def kill(self, cause: Cause = Cause.KILLED) -> Ended:
-        """Ask it to end, then make it. Goes on by itself if whoever called is cancelled.
+    async def kill(self, cause: record.ExitCause = record.ExitCause.KILLED) -> record.Ended:
+        """Tell it to end, then force it. The shim continues by itself if the caller is cancelled.
 
-        `cause` is what is written down if its shim cannot.
+        `cause` is recorded if its shim records nothing.
         """
         if not await self._shim.stop():
-            await self._make_it(cause)
+            await self._force(cause)
         return await self.wait()
 
-    async def _make_it(self, cause: Cause) -> None:
-        """Somebody has stopped its shim, or it still writes down that all is over."""
-        with suppress(OSError):  # nobody can look: then at once
-            if not await anyio.to_thread.run_sync(left, self._folder.claim()):
+    async def _force(self, cause: record.ExitCause) -> None:
+        """Kill a shim that does not end, unless it only needs more time to write its record."""
+        with suppress(OSError):  # /proc cannot be read: kill it at once
+            if not await anyio.to_thread.run_sync(record.left, self._folder.claim()):
                 with anyio.move_on_after(WRITING_S):
                     await self._shim.gone.wait()
         if not self._shim.gone.is_set():
@@ -174,28 +183,20 @@ class Process:
             self._shim.send(signal.SIGKILL)
 
     def release(self) -> None:
-        """Let it run, and hold nothing of it."""
+        """Let go of it and let it run."""
         self._shim.release()
 
-    def output(self, after: int, limit: int) -> tuple[bytes, int]:
-        """See `Spool.output`."""
-        return self._folder.spool.output(after, limit)
-
-    def tail(self, limit: int) -> bytes:
-        """See `Spool.tail`."""
-        return self._folder.spool.tail(limit)
-
     async def write(self, data: bytes) -> None:
-        """Give it input; `ToolFailed` if it takes none."""
+        """Write to its stdin; `ToolFailed` if that is closed."""
         await self._shim.stdin.write(data)
 
     async def close_stdin(self) -> None:
-        """There will be no more input."""
+        """Close its stdin."""
         await self._shim.stdin.end()
 
 
 class Spawner:
-    """Starts commands, and answers for every one that was ever started below `directory`."""
+    """Starts commands, and manages every command that has a record below `directory`."""
 
     def __init__(
         self, directory: Path, gateway_pid: int, clock: Callable[[], float], umask: int = 0o022
@@ -203,24 +204,27 @@ class Spawner:
         self._directory = directory
         self._clock = clock
         self._gateway = shim.identity(gateway_pid) or (gateway_pid, 0)
-        self._starting: set[_Shim] = set()  # of those that end with us
-        self._held: set[Process] = set()
+        self._starting: set[_Shim] = set()  # without detached ones
+        self._processes: set[SpawnedProcess] = set()
         self._program = ""
-        self._umask = umask  # for what commands make; ours is nobody else's business
+        self._umask = umask  # for files that commands create; our own umask is stricter
 
     @property
     def _command(self) -> tuple[str, ...]:
-        """The shim, compiled once: at every start that would be half of what a command costs."""
+        """The command line of the shim, compiled once: that takes half the time of a start."""
         if not self._program:
             try:
                 compiled = py_compile.compile(shim.__file__, f"{self._directory}.pyc", doraise=True)
-            except OSError:  # no space: then as it is
+            except OSError:  # no space: use the source
                 compiled = None
             self._program = str(compiled or shim.__file__)
         return (sys.executable, "-I", "-S", "-X", "utf8", self._program)
 
-    async def start(self, call_id: str, execution: Execution, *, label: str = "") -> Process:
-        """Start it. Raises `AlreadyClaimed` if it ever was, `NotStarted` if it was not now."""
+    async def start(self, call_id: str, execution: Execution, *, label: str = "") -> SpawnedProcess:
+        """Start a command.
+
+        Raises `AlreadyClaimed` if the call was started before, `NotStarted` if the start failed.
+        """
         folder = self._folder(call_id)
         if folder.is_claimed():
             raise AlreadyClaimed(call_id)
@@ -228,144 +232,172 @@ class Spawner:
             self._check_detach()
         mark = secrets.token_hex(8)
         try:
-            claim = Claim(call_id, boot_id(), mark, self._clock(), execution.detach, label=label)
+            claim = record.Claim(
+                call_id, record.boot_id(), mark, self._clock(), execution.detach, label=label
+            )
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            held, report = self._launch(claim, execution, folder)
+            launched, report = self._launch(claim, execution, folder)
         except OSError as error:
-            raise NotStarted(f"no process could be started: {error.strerror}") from error
-        word, rest = await self._await(held, report, claim)
-        if word == b"started":
-            return self._hold(Process(claim, int(rest), folder, held, self._clock))
-        await held.gone.wait()
-        if word == b"claimed" or ((found := folder.claim()) and found.mark != mark):
+            raise NotStarted(f"cannot start a process: {error.strerror}") from error
+        keyword, rest = await self._await(launched, report, claim)
+        if keyword == b"started":
+            return self._track(SpawnedProcess(claim, int(rest), folder, launched, self._clock))
+        await launched.gone.wait()
+        if keyword == b"claimed" or ((found := folder.claim()) and found.mark != mark):
             raise AlreadyClaimed(call_id)
         if not folder.is_claimed():
-            raise NotStarted(f"no process was started: {rest.decode(errors='replace')[-500:]}")
-        return self._hold(
-            Process(claim, 0, folder, held, self._clock)
-        )  # it may have run: it is lost
+            raise NotStarted(f"the process did not start: {rest.decode(errors='replace')[-500:]}")
+        # It was claimed, so it may have run: `wait` will return `LOST`.
+        return self._track(SpawnedProcess(claim, 0, folder, launched, self._clock))
 
-    async def _await(self, held: _Shim, report: int, claim: Claim) -> tuple[bytes, bytes]:
-        """What the shim reports. It ends if we are cancelled meanwhile."""
+    async def _await(
+        self, launched: _Shim, report: int, claim: record.Claim
+    ) -> tuple[bytes, bytes]:
+        """Wait for the shim's report. If we are cancelled meanwhile, stop the shim."""
         if not claim.detach:
-            self._starting.add(held)
+            self._starting.add(launched)
         try:
-            return await _heard(report)
+            return await _read_report(report)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await held.stop()
+                await launched.stop()
             raise
         finally:
-            self._starting.discard(held)
+            self._starting.discard(launched)
             os.close(report)
 
-    def adopt(self, call_id: str) -> Ended | Process | None:
-        """After a restart: its result, or itself if it still runs; None if nothing is known."""
+    def keep(self, call_id: str, before: Before) -> None:
+        """Record the state of the workspace, before `start`. Blocks; raises the same errors."""
+        folder = self._folder(call_id)
+        if folder.is_claimed():
+            raise AlreadyClaimed(call_id)
+        try:
+            folder.keep(before)
+        except OSError as error:
+            raise NotStarted(f"cannot start a process: {error.strerror}") from error
+
+    def leave(self, call_id: str) -> tuple[str, ...]:
+        """Check what an ended command left in the workspace; return the notes. Blocks."""
+        return self._folder(call_id).leave()
+
+    def notes(self, call_id: str) -> tuple[str, ...]:
+        """Return the notes of `leave`, if it was called."""
+        return self._folder(call_id).notes()
+
+    def adopt(self, call_id: str) -> record.Ended | SpawnedProcess | None:
+        """After a restart: return its result, or the process if it still runs; None if unknown."""
         folder = self._folder(call_id)
         if ended := folder.result():
             return ended
-        for process in self._holding():
+        for process in self._unsettled():
             if process.call_id == call_id:
                 return process
         claim = folder.claim()
         return self._running(claim, folder) if claim else None
 
-    def known(self) -> list[Known]:
-        """Every call that was claimed and is not forgotten, in the order they were started.
+    def known(self) -> list[record.Known]:
+        """List every call with a record, oldest first.
 
-        Not those cut in the middle of claiming, which ran nothing: nobody can tell their names.
+        Calls that were killed while they were claimed are missing: their id is unknown, and they
+        ran nothing.
         """
-        found = (Folder(path).known() for path in self._directory.glob("*/"))
+        found = (record.Folder(path).known() for path in self._directory.glob("*/"))
         return sorted(filter(None, found), key=lambda known: known.started_at)
 
-    async def kill_all(self) -> dict[str, Ended]:
-        """Kill all that runs or is about to, but for the detached; how each call has ended."""
-        ends: dict[str, Ended] = {}
+    async def kill_all(self) -> dict[str, record.Ended]:
+        """Kill everything that runs or is starting, except detached; return how each call ended."""
+        ends: dict[str, record.Ended] = {}
 
-        async def kill(process: Process) -> None:
-            with suppress(OSError, anyio.ClosedResourceError):  # one must not save the others
+        async def kill(process: SpawnedProcess) -> None:
+            # An error with one process must not stop the killing of the others.
+            with suppress(OSError, anyio.ClosedResourceError):
                 ends[process.call_id] = await process.kill()
 
         async with anyio.create_task_group() as group:
-            for held in self._starting:
-                group.start_soon(held.stop)  # and whoever starts it learns how that ended
-            for process in self._holding():
+            for launched in self._starting:
+                group.start_soon(launched.stop)  # the caller of `start` gets the result
+            for process in self._unsettled():
                 if not process.detach:
                     group.start_soon(kill, process)
         return ends
 
     async def aclose(self) -> None:
-        """Let go of all that still runs, without harm to it."""
-        for process in self._holding():
+        """Let go of everything that still runs, and let it run."""
+        for process in self._unsettled():
             process.release()
-        self._held.clear()
+        self._processes.clear()
 
     async def sweep(self) -> list[str]:
-        """At boot: end what an earlier gateway left, but for the detached; the calls it was."""
+        """At startup: kill what an earlier gateway left, except detached; return the call ids."""
         swept: list[str] = []
         async with anyio.create_task_group() as group:
             for path in sorted(self._directory.glob("*/")):
-                folder = Folder(path)
+                folder = record.Folder(path)
                 if not folder.is_claimed():
                     folder.remove()
                 elif folder.result() is None:
                     group.start_soon(self._sweep, folder, swept)
         return swept
 
-    def spool(self, call_id: str) -> Spool:
-        """What it has written; also of one that was adopted."""
+    def spool(self, call_id: str) -> record.SpoolReader:
+        """Return the reader of its output, also for an adopted command."""
         return self._folder(call_id).spool
 
     def forget(self, call_id: str) -> None:
-        """Remove what is kept about it, once its result is kept elsewhere."""
+        """Remove its record, after its result was stored elsewhere."""
         self._folder(call_id).remove()
 
-    async def _sweep(self, folder: Folder, swept: list[str]) -> None:
+    async def _sweep(self, folder: record.Folder, swept: list[str]) -> None:
         claim = folder.claim()
-        if claim is None:  # killed in the middle of claiming: nothing was started
-            await settle(folder, self._clock, Cause.LOST)
-        elif not (claim.detach and lives(claim)):
+        if claim is None:  # killed while it was claimed: nothing was started
+            await record.settle(folder, self._clock, record.ExitCause.LOST)
+        elif not (claim.detach and record.lives(claim)):
             running = self._running(claim, folder)
             if running:
-                await running.kill(Cause.ORPHANED)
+                ended = await running.kill(record.ExitCause.ORPHANED)
             else:
-                await settle(folder, self._clock, Cause.LOST)
+                ended = await record.settle(folder, self._clock, record.ExitCause.LOST)
             swept.append(claim.call_id)
+            if late := (*ended.ended_late, *ended.survivors):
+                log.warning(
+                    "killed processes that an earlier gateway had left running",
+                    extra={"call_id": claim.call_id, "pids": late, "left": ended.survivors},
+                )
 
-    def _running(self, claim: Claim, folder: Folder) -> Process | None:
+    def _running(self, claim: record.Claim, folder: record.Folder) -> SpawnedProcess | None:
         try:
             pidfd = os.pidfd_open(claim.processes[0][0])
         except (IndexError, ProcessLookupError):
             return None
-        if not lives(claim):  # the pid is somebody else's by now
+        if not record.lives(claim):  # the pid was reused by another process
             os.close(pidfd)
             return None
         pid = claim.processes[1][0] if len(claim.processes) > 1 else 0
-        held = _Shim(pidfd, None, Input(-1, terminal=False))
-        return self._hold(Process(claim, pid, folder, held, self._clock))
+        launched = _Shim(pidfd, None, CommandInput(-1, terminal=False))
+        return self._track(SpawnedProcess(claim, pid, folder, launched, self._clock))
 
-    def _hold(self, process: Process) -> Process:
-        self._held.add(process)
+    def _track(self, process: SpawnedProcess) -> SpawnedProcess:
+        self._processes.add(process)
         return process
 
-    def _holding(self) -> set[Process]:
-        self._held = {one for one in self._held if not one.is_settled()}
-        return self._held
+    def _unsettled(self) -> set[SpawnedProcess]:
+        self._processes = {one for one in self._processes if not one.is_settled()}
+        return self._processes
 
-    def _folder(self, call_id: str) -> Folder:
-        # An id comes from a model's server: it never becomes a path.
-        return Folder(self._directory / hashlib.sha256(call_id.encode()).hexdigest()[:32])
+    def _folder(self, call_id: str) -> record.Folder:
+        # An id comes from a model's server, so it must not become a path.
+        return record.Folder(self._directory / hashlib.sha256(call_id.encode()).hexdigest()[:32])
 
     def _check_detach(self) -> None:
         unit = Path("/proc/self/cgroup").read_text().strip().rpartition("/")[2]
         if unit.endswith(".service"):
             raise Refused(
                 "detach_unavailable",
-                f"whatever runs in {unit} ends with it, so no process can outlive the gateway here",
+                f"systemd ends every process of {unit} with the gateway, so none can outlive it",
             )
 
-    def _order(self, execution: Execution, claim: Claim, folder: Path, wires: Wires) -> bytes:
-        """The fields of the shim's `Job`."""
+    def _job(self, execution: Execution, claim: record.Claim, folder: Path, wires: Wires) -> bytes:
+        """Serialise the fields of the shim's `Job`."""
         env = {**execution.env, shim.MARK: claim.mark}
         fields = {
             "claim": msgspec.json.encode(claim),
@@ -384,13 +416,15 @@ class Spawner:
         }
         return marshal.dumps(fields)
 
-    def _launch(self, claim: Claim, execution: Execution, folder: Folder) -> tuple[_Shim, int]:
-        """A shim that has been started, and where it reports."""
+    def _launch(
+        self, claim: record.Claim, execution: Execution, folder: record.Folder
+    ) -> tuple[_Shim, int]:
+        """Start a shim; return it and the fd of its report."""
         with ExitStack() as theirs, ExitStack() as ours:
             wires = wire(pty=execution.pty, stdin=execution.stdin, theirs=theirs, ours=ours)
             job = os.memfd_create("job")
             theirs.callback(os.close, job)
-            os.write(job, self._order(execution, claim, folder.path, wires))
+            os.write(job, self._job(execution, claim, folder.path, wires))
             os.lseek(job, 0, os.SEEK_SET)
             report, reporting = os.pipe()
             ours.callback(os.close, report)
@@ -409,19 +443,22 @@ class Spawner:
             ours.callback(child.kill)
             pidfd = os.pidfd_open(child.pid)
             ours.pop_all()
-        return _Shim(pidfd, child, Input(wires.ours, terminal=execution.pty)), report
+        return _Shim(pidfd, child, CommandInput(wires.ours, terminal=execution.pty)), report
 
 
-async def _heard(fd: int) -> tuple[bytes, bytes]:
-    """The shim's word and what follows it; or else nothing, and all it said before its end."""
-    said = b""
+async def _read_report(fd: int) -> tuple[bytes, bytes]:
+    """Return the shim's keyword and the rest of that line.
+
+    If the shim ends without one: an empty keyword and all of its output.
+    """
+    output = b""
     while True:
-        *lines, _ = said.split(b"\n")
-        for word, _, rest in (line.partition(b" ") for line in lines):
-            if word in (b"started", b"claimed"):
-                return word, rest
+        *lines, _ = output.split(b"\n")
+        for keyword, _, rest in (line.partition(b" ") for line in lines):
+            if keyword in (b"started", b"claimed"):
+                return keyword, rest
         await anyio.wait_readable(fd)
         more = os.read(fd, 4096)
         if not more:
-            return b"", said
-        said += more
+            return b"", output
+        output += more

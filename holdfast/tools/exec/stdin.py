@@ -1,4 +1,4 @@
-"""The wires of a command's input: a pipe, a terminal, or none."""
+"""The stdin of a command: a pipe, a pseudo-terminal, or nothing."""
 
 import fcntl
 import os
@@ -12,11 +12,11 @@ from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 
 ROWS, COLUMNS = 24, 80
-END_OF_FILE = b"\x04"  # what a terminal's reader takes for the end of its input
+END_OF_FILE = b"\x04"  # a terminal reports the end of input to its reader for this character
 
 
-class Input:
-    """The way into a command's input: a pipe, a terminal, or none at all (-1)."""
+class CommandInput:
+    """Writes to a command's stdin: a pipe, a pseudo-terminal, or nothing (fd -1)."""
 
     def __init__(self, fd: int, *, terminal: bool) -> None:
         self._fd = fd
@@ -33,7 +33,7 @@ class Input:
                     except BlockingIOError:
                         await anyio.wait_writable(self._fd)
             except (OSError, anyio.ClosedResourceError) as error:
-                raise ToolFailed("the process takes no input (any more)") from error
+                raise ToolFailed("the input of the process is closed") from error
 
     async def end(self) -> None:
         await self.write(END_OF_FILE) if self._terminal else self.close()
@@ -46,7 +46,7 @@ class Input:
 
 
 class Wires(Value):
-    """The fds of a command's input: ours, and what the shim is given."""
+    """The fds of a command's stdin: our end, and the ends that the shim gets."""
 
     ours: int = -1
     stdin: int = -1
@@ -58,7 +58,10 @@ class Wires(Value):
 
 
 def wire(*, pty: bool, stdin: bool, theirs: ExitStack, ours: ExitStack) -> Wires:
-    """The wires of one command; what is to be closed, by us or once it has been started, is noted."""
+    """Create the stdin of one command.
+
+    `theirs` closes the fds that are ours only until the shim has started, `ours` closes our end.
+    """
     if pty:
         master, slave = os.openpty()
         theirs.callback(os.close, master)

@@ -1,12 +1,12 @@
-"""A regular expression that cannot hang.
+"""A regular expression engine without backtracking.
 
-Python's `re` backtracks, and holds the interpreter's lock while it does: one pattern like
-`(a+)+$` from a model would freeze the whole process, and no deadline could end it. So a
-pattern becomes a nondeterministic automaton here, and the automaton a deterministic one,
-made state by state as the text needs it: time grows with the text, never with the ways to
-match it. The price is look-around, backreferences and possessive repeats: they are refused.
+Python's `re` backtracks and holds the interpreter lock meanwhile: one pattern like `(a+)+$` from
+a model would freeze the whole process, and no time limit could stop it. So a pattern is compiled
+to a nondeterministic automaton, and that to a deterministic one, whose states are created when
+the text needs them. The time grows with the length of the text, not with the number of possible
+matches. In exchange, look-around, backreferences and possessive repeats are refused.
 
-The syntax is that of `re`. One character's test (`\\w`, `[^a-z]`) is still made by `re`.
+The syntax is that of `re`. The test of a single character (`\\w`, `[^a-z]`) is still done by `re`.
 """
 
 import re
@@ -18,15 +18,15 @@ from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
 
 MAX_PATTERN = 500  # characters
-MAX_DEPTH = 40  # of groups
-MAX_NODES = 1_000  # of the automaton; what one step may cost
-MAX_CACHED = 20_000  # steps remembered
+MAX_DEPTH = 40  # of nested groups
+MAX_NODES = 1_000  # of the automaton; limits the cost of one step
+MAX_CACHED = 200_000  # cached steps, and nodes in all cached states: limits the memory
 
 Test = Callable[[str], object]
 
 
 class Side(Enum):
-    """What lies beside a position."""
+    """The kind of character next to a position."""
 
     EDGE = 0
     WORD = 1
@@ -53,10 +53,10 @@ _ANCHORS: dict[str, Holds] = {
 
 class Char(Value):
     test: Test
-    literal: str  # empty: a class
+    literal: str  # empty: a character class
 
 
-class Anchor(Value):
+class AnchorNode(Value):
     holds: Holds
 
 
@@ -64,7 +64,7 @@ class Sequence(Value):
     items: tuple["Tree", ...]
 
 
-class Choice(Value):
+class ChoiceNode(Value):
     options: tuple["Tree", ...]
 
 
@@ -74,7 +74,7 @@ class Repeat(Value):
     most: int | None
 
 
-Tree = Char | Anchor | Sequence | Choice | Repeat
+Tree = Char | AnchorNode | Sequence | ChoiceNode | Repeat
 
 _COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|0[0-7]{0,2}|.)", re.S)
@@ -84,7 +84,7 @@ _TOO_BIG = "This pattern is too big to search with; use a shorter one."
 
 
 class _Parser:
-    """Pattern text to tree; `re.error` where `re` would say so too."""
+    """Parses a pattern to a tree. Raises `re.error` where `re` would."""
 
     def __init__(self, text: str) -> None:
         self._flags = re.IGNORECASE if text.startswith("(?i)") else re.NOFLAG
@@ -108,7 +108,7 @@ class _Parser:
         options = [self._sequence()]
         while self._take("|"):
             options.append(self._sequence())
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else ChoiceNode(tuple(options))
 
     def _sequence(self) -> Tree:
         items: list[Tree] = []
@@ -121,11 +121,11 @@ class _Parser:
         count = self._count()
         if count is None:
             return item
-        if isinstance(item, Anchor):
+        if isinstance(item, AnchorNode):
             raise re.error("nothing to repeat", self._text, self._at)
         if self._take("+"):
             raise ToolFailed("Possessive repeats are not supported here; leave out the second '+'.")
-        self._take("?")  # lazy or not, the same lines match
+        self._take("?")  # a lazy repeat matches the same lines
         if self._count() is not None:
             raise re.error("multiple repeat", self._text, self._at)
         return Repeat(item, *count)
@@ -152,7 +152,7 @@ class _Parser:
             return self._group()
         if char in "^$":
             self._at += 1
-            return Anchor(_ANCHORS[char])
+            return AnchorNode(_ANCHORS[char])
         if char in "*+?":
             raise re.error("nothing to repeat", self._text, self._at)
         if char == "\\":
@@ -176,14 +176,14 @@ class _Parser:
         if not self._take(")"):
             raise re.error("missing ), unterminated subpattern", self._text, self._at)
         self._depth -= 1
-        return Sequence((tree,))  # so that (^)* may repeat where ^* may not
+        return Sequence((tree,))  # (^)* is allowed, ^* is not
 
     def _escape(self) -> Tree:
         text = self._match(_ESCAPE)
         if text in _ANCHORS:
-            return Anchor(_ANCHORS[text])
+            return AnchorNode(_ANCHORS[text])
         if text[1] in "123456789":
-            raise ToolFailed("Backreferences are not supported in a search pattern; do without.")
+            raise ToolFailed("Backreferences are not supported in a search pattern; remove them.")
         return self._class(text) if text[1].isalnum() else self._literal(text[1])
 
     def _match(self, token: re.Pattern[str]) -> str:
@@ -222,7 +222,7 @@ _END = 0  # the node where a match is complete
 
 
 class _Builder:
-    """Tree to automaton, from the end to the beginning."""
+    """Builds the automaton from the tree, from the end to the beginning."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = [Split(())]
@@ -233,20 +233,20 @@ class _Builder:
         return len(self.nodes) - 1
 
     def build(self, tree: Tree, then: int) -> int:
-        """Add what matches `tree` and goes on at `then`; where it begins."""
-        self._effort += 1  # counts empty groups too, which add no node
+        """Add nodes that match `tree` and continue at `then`; return the first node."""
+        self._effort += 1  # also counts empty groups, which add no node
         if self._effort > 4 * MAX_NODES or len(self.nodes) > MAX_NODES:
             raise ToolFailed(_TOO_BIG)
         match tree:
             case Char(test, _):
                 return self._add(Step(test, then))
-            case Anchor(holds):
+            case AnchorNode(holds):
                 return self._add(If(holds, then))
             case Sequence(items):
                 for item in reversed(items):
                     then = self.build(item, then)
                 return then
-            case Choice(options):
+            case ChoiceNode(options):
                 return self._add(Split(tuple([self.build(o, then) for o in options])))
             case Repeat(item, least, most):
                 return self._repeat(item, least, most, then)
@@ -267,7 +267,7 @@ class _Builder:
 
 
 class _State:
-    """Where the automaton may be, what came before, and the steps known from here."""
+    """The possible nodes of the automaton, the character before, and the cached next states."""
 
     __slots__ = ("alive", "before", "known")
 
@@ -281,16 +281,16 @@ _FOUND = _State(frozenset(), Side.EDGE)
 
 
 class Pattern:
-    """Finds its matches in single lines. Not for two threads at once."""
+    """A compiled pattern that finds matches in single lines. Not thread-safe."""
 
     def __init__(self, tree: Tree) -> None:
         builder = _Builder()
         self._begin = builder.build(tree, _END)
         self._nodes = builder.nodes
         self.required = _required(tree)
-        """Every match holds this text; looking for it first is quick."""
+        """Every match contains this text. Checking for it first is fast."""
         self.effort = 0
-        """What the search has cost so far, in characters of the easiest kind."""
+        """The cost of the search so far; 1 is one character with a cached step."""
         self._forget()
 
     def _forget(self) -> None:
@@ -299,7 +299,7 @@ class Pattern:
         self._start = self._state(frozenset((self._begin,)), Side.EDGE)
 
     def find(self, line: str) -> int | None:
-        """Where the first match that ends in `line` ends, or None."""
+        """Return the end of the match that ends first in `line`, or None."""
         if self.required not in line:
             return None
         self.effort += len(line)
@@ -342,11 +342,14 @@ class Pattern:
                 return ways
 
     def _state(self, alive: frozenset[int], before: Side) -> _State:
-        return self._states.setdefault((alive, before), _State(alive, before))
+        if (alive, before) not in self._states:
+            self._states[alive, before] = _State(alive, before)
+            self._cached += len(alive)
+        return self._states[alive, before]
 
 
 def _required(tree: Tree) -> str:
-    """The longest run of plain characters that no match can do without."""
+    """Return the longest sequence of literal characters that every match contains."""
     best = run = ""
     for item in tree.items if isinstance(tree, Sequence) else (tree,):
         run = run + item.literal if isinstance(item, Char) and item.literal else ""
@@ -355,14 +358,14 @@ def _required(tree: Tree) -> str:
 
 
 def regex(text: str) -> Pattern:
-    """The pattern `text` says; `re.error` if it is not a regular expression."""
+    """Compile a regular expression; raises `re.error` if `text` is not one."""
     if len(text) > MAX_PATTERN:
         raise ToolFailed(_TOO_BIG)
     return Pattern(_Parser(text).parse())
 
 
 def literal(text: str) -> Pattern:
-    """The pattern that finds `text` as it stands."""
+    """Create a pattern that finds `text` literally."""
     if len(text) > MAX_PATTERN:
         raise ToolFailed(_TOO_BIG)
     return Pattern(Sequence(tuple(Char(char.__eq__, char) for char in text)))

@@ -1,149 +1,76 @@
-"""The file gate: the one way from a path a model wrote to an open file.
+"""`FileGate`: opens files in a workspace by paths that a model wrote. There is no other way.
 
-Every path is opened beneath the workspace's directory fd, and the fd that was checked is
-the fd that is used: there is no moment between check and use for a link to be swapped in.
-Only regular files are read; a write goes to a new file beside the old one and is renamed
-over it, so it never reaches through a link, soft or hard. Whatever the gate refuses is a
-`ToolFailed` that names the path as given and says what to do.
+Every path is opened relative to the file descriptor of the workspace's root, and the descriptor
+that was checked is the one that is used. So there is no time between check and use in which a
+link could be swapped in. Only regular files are read. A write goes to a new file in the same
+directory, which is then renamed over the old one, so it never writes through a symbolic or hard
+link. If the gate refuses a path, it raises `ToolFailed` with the path as given and what to do.
 
-Two resolvers keep the same promise. `openat2` lets the kernel hold the walk beneath the
-root (Linux); it follows links that stay inside. `walk` opens component by component and
-follows no link at all; it serves where `openat2` is missing or forbidden. `beneath`, the
-default, is the first where it works and else the second.
+Two resolvers make the same promise. `openat2` (Linux) lets the kernel keep the resolution below
+the root, and follows links that stay inside. `walk` opens one component at a time and follows no
+link at all; it is used where `openat2` is missing or forbidden. The default, `beneath`, tries
+`openat2` first and then `walk`.
 
-The gate compares no names, so upper and lower case need no care: on a file system that
-folds case the kernel finds the same link or file under either spelling, and judges it the
+The gate compares no names, so upper and lower case need no special handling: on a file system
+that ignores case, the kernel finds the same link or file under both spellings and decides the
 same. Names that are not UTF-8 can be listed but not opened.
 """
 
-import ctypes
 import errno
 import os
 import secrets
 import stat
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
+from holdfast.core.approval import autorun
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
+from holdfast.tools.fs import leads
+from holdfast.tools.fs.openat import Resolver, beneath, descriptor, open_root, path_of, walk
+from holdfast.tools.fs.roots import below, own_code
 
-MAX_PARTS = 100  # of one path; also bounds how deep a walk goes
-MAX_ENTRIES = 10_000  # looked at in one directory
-MAX_FILE = 64 * 1024 * 1024  # what a write may replace, because all of it is kept for undo
+MAX_PARTS = 100  # components of one path; also the maximum depth of a walk
+MAX_ENTRIES = 10_000  # entries read from one directory
+MAX_FILE = 64 * 1024 * 1024  # size of a file that a write may replace; it is stored for undo
 TEMPORARY = ".holdfast-"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a fifo must not hang us
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO must not block us
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Resolver = Callable[[int, str, int], int]
-"""(directory fd, relative path, open flags) to an fd that lies beneath it, or OSError."""
 
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    )
-
-
-_OPENAT2 = 437  # the same number on every architecture we know
-_RESOLVE = 0x08 | 0x02  # BENEATH | NO_MAGICLINKS
-_ATTEMPTS = 64  # the kernel asks for another try when a rename crosses a `..`
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def openat2(root: int, path: str, flags: int) -> int:
-    """Let the kernel keep the whole resolution beneath `root`."""
-    if sys.platform != "linux":
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    how = _OpenHow(flags, 0, _RESOLVE)
-    name = os.fsencode(path)
-    code = errno.EAGAIN
-    for _ in range(_ATTEMPTS):
-        fd: int = _libc.syscall(
-            ctypes.c_long(_OPENAT2),
-            ctypes.c_int(root),
-            ctypes.c_char_p(name),
-            ctypes.byref(how),
-            ctypes.c_size_t(ctypes.sizeof(how)),
-        )
-        if fd >= 0:
-            return fd
-        code = ctypes.get_errno()
-        if code not in (errno.EAGAIN, errno.EINTR):
-            break
-    raise OSError(code, os.strerror(code))
-
-
-def walk(root: int, path: str, flags: int) -> int:
-    """Open one component after the other, following no link."""
-    above: list[int] = [root]  # `..` goes back to the fd we came from, never to the disk's
-    *parents, last = path.split("/")
-    if last == "..":
-        parents, last = [*parents, last], "."
-    try:
-        for part in parents:
-            if part != "..":
-                above.append(os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above[-1]))
-            elif len(above) == 1:
-                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-            else:
-                os.close(above.pop())
-        return os.open(last, flags | os.O_NOFOLLOW, dir_fd=above[-1])
-    finally:
-        for fd in above[1:]:
-            os.close(fd)
-
-
-def beneath(root: int, path: str, flags: int) -> int:
-    """`openat2` where the system has it and allows it, else `walk`."""
-    try:
-        return openat2(root, path, flags)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-    return walk(root, path, flags)
-
-
-class Entry(Value):
-    """One line of a directory."""
+class DirectoryEntry(Value):
+    """One entry of a directory."""
 
     name: str
-    mark: str  # "/" directory, "@" link, "" file, "!" anything else
+    mark: str  # "/": directory, "@": link, "": regular file, "!": anything else
     size: int
 
 
-class Gate:
-    """A workspace, open. Blocks; use it in a worker thread."""
+class FileGate:
+    """An open workspace. Its methods block; use it in a worker thread."""
 
-    def __init__(self, root: Path, resolve: Resolver = beneath) -> None:
+    def __init__(self, root: Path, resolve: Resolver = beneath, umask: int = 0o022) -> None:
         self._root = str(root)
         self._resolve = resolve
+        self._umask = umask  # for new files; the umask of our own process is stricter
         try:
-            self._fd = os.open(root, _DIRECTORY)
+            self._fd = open_root(self._root)
         except OSError as error:
-            raise ToolFailed(f"The workspace cannot be opened: {error.strerror}.") from error
+            raise ToolFailed(f"Cannot open the workspace: {error.strerror}.") from error
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         os.close(self._fd)
 
     def relative(self, path: str) -> str:
-        """`path` as seen from the root, without empty parts; `.` is the root itself."""
+        """Return `path` relative to the root, without empty components; `.` is the root itself."""
         with explained(path):
             return "/".join(self._parts(path)) or "."
 
@@ -166,30 +93,29 @@ class Gate:
 
     @contextmanager
     def open_file(self, path: str) -> Iterator[BinaryIO]:
-        """The regular file at `path`, open for reading."""
+        """Open the regular file at `path` for reading."""
         with explained(path):
             fd = self._resolve(self._fd, self.relative(path), _FILE)
             with os.fdopen(_regular(fd), "rb") as file:
                 yield file
 
-    def entries(self, path: str) -> tuple[list[Entry], bool]:
-        """What the directory at `path` holds, by name, and whether that is all of it."""
+    def entries(self, path: str) -> tuple[list[DirectoryEntry], bool]:
+        """Return the sorted entries of the directory at `path`, and whether they are complete."""
         with explained(path):
             fd = self._resolve(self._fd, self.relative(path), _DIRECTORY)
-            try:
-                with os.scandir(fd) as scan:
-                    found = [_entry(entry) for entry in islice(scan, MAX_ENTRIES)]
-                    whole = next(scan, None) is None
-            finally:
-                os.close(fd)
+            with descriptor(fd), os.scandir(fd) as scan:
+                found = [_entry(entry) for entry in islice(scan, MAX_ENTRIES)]
+                whole = next(scan, None) is None
         return sorted(found, key=lambda entry: entry.name), whole
 
     def files(
-        self, path: str, skip: frozenset[str]
+        self, path: str, skip: frozenset[str], tick: Callable[[], None] = lambda: None
     ) -> Generator[tuple[str, BinaryIO | None], None, None]:
-        """Every regular file at or below `path`, open, or None where it could not be opened.
+        """Yield every regular file at or below `path`, open, or None if it could not be opened.
 
-        No link is followed; directories named in `skip` are left out. Close the iterator.
+        No link is followed; directories named in `skip` are left out. `tick` is called for each
+        directory and may raise to stop, because there can be many directories without a file.
+        Close the iterator.
         """
         start = self.relative(path)
         with explained(path):
@@ -198,14 +124,63 @@ class Gate:
                 with os.fdopen(_regular(fd), "rb") as file:
                     yield start, file
                 return
+            with descriptor(fd):
+                yield from _below(fd, "" if start == "." else start + "/", skip, MAX_PARTS, tick)
+
+    def why_asked(self, path: str) -> tuple[str, str]:
+        """Return the resolved target of a write to `path`, and why to ask the user, if so."""
+        with explained(path):
+            parts = self._parts(path)
             try:
-                yield from _below(fd, "" if start == "." else start + "/", skip, MAX_PARTS)
-            finally:
-                os.close(fd)
+                fd = self._open_parent(parts[:-1])
+            except FileNotFoundError:  # the write would create it, without following a link
+                return self._judged("/".join(parts))
+            with descriptor(fd):
+                return self._judged(self._real(fd, parts[-1] if parts else ""))
+
+    def _real(self, directory: int, name: str) -> str:
+        """Return the path, from the root, of a name in an open directory."""
+        above, root = path_of(directory), path_of(self._fd)
+        inside = above.removeprefix(root.rstrip("/")).strip("/")
+        return f"{inside}/{name}" if inside else name
+
+    def _judged(self, real: str) -> tuple[str, str]:
+        if why := autorun.why_asked(real):
+            return real, why
+        parts = real.split("/")
+        for at, part in enumerate(parts):
+            if autorun.normalize(part) in autorun.GIT_PARTS and self._is_repository(parts[:at]):
+                return real, autorun.BARE
+        return real, self._why_led(parts) or self._why_run(real)
+
+    def _why_led(self, parts: list[str]) -> str:
+        """Return why the file gets executed: an autorun file in a directory above leads to it."""
+        real = "/".join(parts)
+        above = ("/".join(parts[:at]) for at in range(len(parts)))
+        led = any(lead.covers(real) for folder in above for lead in leads.near(self._fd, folder))
+        return autorun.LED_TO if led else ""
+
+    def _why_run(self, real: str) -> str:
+        """Return why the file gets executed: it is our own code, or on the user's PATH."""
+        root = path_of(self._fd)
+        package, environment = own_code()
+        path = os.path.join(root, real)
+        if below(path, package) or (below(environment, root) and below(path, environment)):
+            return autorun.OURS
+        folders = map(os.path.realpath, filter(os.path.isabs, os.get_exec_path()))
+        inside = [folder for folder in folders if below(folder, root)]
+        return autorun.ON_PATH if any(below(path, folder) for folder in inside) else ""
+
+    def _is_repository(self, parts: list[str]) -> bool:
+        try:
+            os.close(walk(self._fd, "/".join((*parts, "HEAD")), _FILE))
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+        return True
 
     @contextmanager
     def existing(self, path: str) -> Iterator["Slot"]:
-        """The place of a file that is there, to change it."""
+        """Return the slot of a file that must exist, to change it."""
         with self._slot(path, self._open_parent) as slot:
             if slot.former is None:
                 raise OSError(errno.ENOENT, "")
@@ -213,7 +188,7 @@ class Gate:
 
     @contextmanager
     def place(self, path: str) -> Iterator["Slot"]:
-        """The place of a file, there or not; missing directories on the way are made."""
+        """Return the slot of a file that may or may not exist; create missing directories."""
         with self._slot(path, self._make_parent) as slot:
             yield slot
 
@@ -223,11 +198,9 @@ class Gate:
             parts = self._parts(path)
             if not parts or parts[-1] == ".." or path.endswith("/"):
                 raise OSError(errno.EISDIR, "")
-            fd = parent(parts[:-1])
-            try:
-                yield Slot(fd, parts[-1])
-            finally:
-                os.close(fd)
+            with descriptor(parent(parts[:-1])) as fd:
+                where = self._judged(self._real(fd, parts[-1]))
+                yield Slot(fd, parts[-1], *where, mode=0o666 & ~self._umask)
 
     def _open_parent(self, parts: list[str]) -> int:
         return self._resolve(self._fd, "/".join(parts) or ".", _DIRECTORY)
@@ -236,28 +209,38 @@ class Gate:
         try:
             return self._open_parent(parts)
         except FileNotFoundError:
-            if ".." in parts:  # a directory made only to leave it again is nobody's wish
+            if ".." in parts:  # do not create a directory only to leave it again
                 raise
         at = os.dup(self._fd)
         for part in parts:
-            try:
-                with suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=at)
-                below = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
-            finally:
-                os.close(at)
-            at = below
+            with descriptor(at):
+                at = self._make_directory(part, at)
         return at
+
+    def _make_directory(self, name: str, at: int) -> int:
+        """Open the directory; create it if it is missing."""
+        try:
+            os.mkdir(name, 0o700, dir_fd=at)
+        except FileExistsError:
+            return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+        fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+        os.fchmod(fd, 0o777 & ~self._umask | os.fstat(fd).st_mode & stat.S_ISGID)
+        return fd
 
 
 class Slot:
-    """A name in an open directory, and what was there when it was looked at."""
+    """A name in an open directory, and the file that was there when it was opened.
 
-    def __init__(self, directory: int, name: str) -> None:
+    `real` is its path from the root, without links. If `why` is not empty, the user must have
+    approved the write.
+    """
+
+    def __init__(self, directory: int, name: str, real: str, why: str, *, mode: int) -> None:
+        self.real, self.why = real, why
         self._directory = directory
         self._name = name
         self._seen: tuple[int, ...] | None = None
-        self._mode = 0o644
+        self._mode = mode
         self.former: bytes | None = None
         try:
             fd = os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=directory)
@@ -274,7 +257,7 @@ class Slot:
             self.former = file.read(MAX_FILE)
 
     def replace(self, data: bytes) -> None:
-        """Put `data` there, whole or not at all, and durably."""
+        """Write `data` to the file, atomically and durably."""
         temporary = f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
         fd = os.open(temporary, _NEW, 0o600, dir_fd=self._directory)
         try:
@@ -311,7 +294,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _regular(fd: int) -> int:
-    """`fd` if it is a regular file; closed and refused if not."""
+    """Return `fd` if it is a regular file; otherwise close it and raise `OSError`."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
@@ -319,22 +302,23 @@ def _regular(fd: int) -> int:
     raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO, "")
 
 
-def _entry(entry: os.DirEntry[str]) -> Entry:
+def _entry(entry: os.DirEntry[str]) -> DirectoryEntry:
     if entry.is_symlink():
-        return Entry(entry.name, "@", 0)
+        return DirectoryEntry(entry.name, "@", 0)
     if entry.is_dir(follow_symlinks=False):
-        return Entry(entry.name, "/", 0)
+        return DirectoryEntry(entry.name, "/", 0)
     if not entry.is_file(follow_symlinks=False):
-        return Entry(entry.name, "!", 0)
+        return DirectoryEntry(entry.name, "!", 0)
     try:
-        return Entry(entry.name, "", entry.stat(follow_symlinks=False).st_size)
-    except FileNotFoundError:  # gone since it was listed
-        return Entry(entry.name, "", 0)
+        return DirectoryEntry(entry.name, "", entry.stat(follow_symlinks=False).st_size)
+    except FileNotFoundError:  # deleted since it was listed
+        return DirectoryEntry(entry.name, "", 0)
 
 
 def _below(
-    directory: int, prefix: str, skip: frozenset[str], depth: int
+    directory: int, prefix: str, skip: frozenset[str], depth: int, tick: Callable[[], None]
 ) -> Iterator[tuple[str, BinaryIO | None]]:
+    tick()
     with os.scandir(directory) as scan:
         entries = sorted(islice(scan, MAX_ENTRIES), key=lambda entry: entry.name)
     for entry in entries:
@@ -355,42 +339,42 @@ def _below(
             with os.fdopen(fd, "rb") as file:
                 yield prefix + entry.name, file
             continue
-        try:
-            yield from _below(fd, f"{prefix}{entry.name}/", skip, depth - 1)
-        finally:
-            os.close(fd)
+        with descriptor(fd):
+            yield from _below(fd, f"{prefix}{entry.name}/", skip, depth - 1, tick)
 
 
-_REASONS = {
-    errno.ENOENT: "there is no such file or directory; list_files shows what is there.",
-    errno.ENOTDIR: "a part of this path is no directory, or a link; name a directory itself.",
+REASONS = {
+    errno.ENOENT: "there is no such file or directory; use list_files to see what exists.",
+    errno.ENOTDIR: "a part of this path is a link or not a directory; use the directory itself.",
     errno.EISDIR: "this is a directory; name a file in it.",
-    errno.EXDEV: "this leads out of the workspace; use a relative path inside it.",
-    errno.ELOOP: "this is a link that may not be followed; name the file it leads to.",
+    errno.EXDEV: "this path is outside of the workspace; use a relative path inside it.",
+    errno.ELOOP: "this is a link that may not be followed; use the path of its target.",
     errno.EMLINK: "this file has a second hard link; remove it and write a new file instead.",
-    errno.ENXIO: "this is not a regular file; name one.",
-    errno.EFBIG: f"this file is over {MAX_FILE >> 20} MiB, too big to keep for undo; write another.",
-    errno.ESTALE: "somebody changed this file meanwhile; read it again, then repeat.",
-    errno.EINVAL: "a path must not be empty or hold a NUL character; give a file's name.",
-    errno.EILSEQ: "this path is not valid text; give it in plain characters.",
+    errno.ENXIO: "this is not a regular file; name a regular file.",
+    errno.EFBIG: (
+        f"this file is over {MAX_FILE >> 20} MiB, too big to store for undo; write to another file."
+    ),
+    errno.ESTALE: "another program changed this file; read it again, then repeat the change.",
+    errno.EINVAL: "a path must not be empty or contain a NUL character; give a file name.",
+    errno.EILSEQ: "this path is not valid Unicode; use only valid characters.",
     errno.ENAMETOOLONG: "this path is too long; use a shorter one.",
-    errno.EACCES: "the system does not permit this; choose another file.",
+    errno.EACCES: "the system denies access; choose another file.",
 }
 
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turn what the system refuses about `path` into a sentence for the model."""
+    """Convert an `OSError` about `path` to a `ToolFailed` with a message for the model."""
     try:
         yield
     except OSError as error:
         code = error.errno or 0
-        reason = _REASONS.get(code) or f"{os.strerror(code)}; nothing was done."
+        reason = REASONS.get(code) or f"{os.strerror(code)}; nothing was done."
         raise ToolFailed(f"{shown(path)}: {reason}") from error
 
 
 def shown(text: str, most: int = 300) -> str:
-    """`text` for people and models: printable, on one line, short."""
+    """Return `text` in a form to display: printable, on one line, and short."""
     if len(text) > most:
         text = text[:most] + "…"
     if text.isprintable():

@@ -1,9 +1,9 @@
-"""The canary: a command that tries to get out. Its source is run inside the sandbox.
+"""The canary: a test program that tries to break out. Its source is run inside the sandbox.
 
     python -I -S -c SOURCE WORKSPACE USER_SECRET HOME_SECRET OUTSIDE VICTIM TCP UDP ABSTRACT
 
-It stands alone, prints what it could read, and says nothing about the rest: whether a
-message arrived, a file changed or a process died is seen from the outside (cage.py).
+It imports nothing of Holdfast, and prints what it could read. It reports nothing else: probe.py
+checks from the outside whether a message arrived, a file changed or a process died.
 """
 
 import os
@@ -29,7 +29,7 @@ def _append(path: str) -> None:
 
 
 def _open_setting(path: str, word: str) -> None:
-    os.close(os.open(path, os.O_WRONLY))  # to open it is proof enough, and changes nothing
+    os.close(os.open(path, os.O_WRONLY))  # opening it is enough proof, and changes nothing
     sys.stdout.write(f"{word} kernel\n")
     sys.stdout.flush()
 
@@ -45,7 +45,7 @@ def _try(attempt: Callable[[], object]) -> None:
     try:
         attempt()
     except OSError:
-        return  # blocked, or not: the cage knows
+        return  # probe.py checks from the outside whether the attempt succeeded
 
 
 def main(arguments: list[str]) -> None:
@@ -58,6 +58,7 @@ def main(arguments: list[str]) -> None:
     _try(lambda: _create(outside))
     _try(lambda: _append(user_secret))
     _try(lambda: _append(home_secret))
+    _try(lambda: _append(".git/config"))
     _try(lambda: os.truncate(home_secret, 1))
     _try(lambda: os.chmod(home_secret, 0o644))
     _try(lambda: _open_setting("/proc/sys/kernel/core_pattern", abstract))

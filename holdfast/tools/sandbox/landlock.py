@@ -1,18 +1,19 @@
-"""The launcher of L1: confines itself with Landlock, seccomp and limits, then becomes the command.
+"""The launcher of level L1: confines itself with Landlock and seccomp, then runs the command.
 
     python -I -S landlock.py [--read PATH | --write PATH | --device PATH]… --seccomp HEX -- ARGV…
 
-It stands alone (no site, no package), imports everything first and `execve`s an absolute
-path: after `restrict_self` the interpreter's own library may be out of reach. Landlock only
-ever allows: what is named may be read (and run) or written, all else is denied, and so are
-TCP, signals and abstract sockets to the outside where the kernel knows how. Whatever step
-fails, nothing is run: exit 126 and one line that says which.
+It stands alone (no site, no package). It imports everything first and calls `execve` with an
+absolute path, because after `restrict_self` the interpreter's own library may be unreachable.
+Landlock is an allow list: the named paths may be read (and executed) or written, everything else
+is denied. TCP, signals and abstract sockets to the outside are denied too, if the kernel supports
+that. If any step fails, nothing is run: it exits with 126 and one line that names the step.
 
-Landlock leaves alone: modes, owners and times of files, their metadata, UDP (seccomp has
-that), signals before ABI 6, truncation before ABI 3. The canary tells what that means here.
+Landlock does not restrict: modes, owners, times and other metadata of files, UDP (seccomp does
+that), signals before ABI 6, truncation before ABI 3. The canary test shows what that means on this
+machine.
 """
 
-import _signal  # type: ignore[import-not-found]  # `signal` builds enums for as long as all else
+import _signal  # type: ignore[import-not-found]  # `signal` doubles the import time with its enums
 import ctypes
 import os
 import resource
@@ -50,12 +51,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def abi() -> int:
-    """The version of Landlock that this kernel has; 0 if none."""
+    """Return the version of the kernel's Landlock; 0 if it has none."""
     return max(0, int(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 def main(arguments: list[str]) -> int:
-    """Confine this process and become the command. Returns only if that failed."""
+    """Confine this process and run the command in its place. Returns only after an error."""
     step = "arguments"
     try:
         rules, program, argv = _parse(arguments)
@@ -69,11 +70,11 @@ def main(arguments: list[str]) -> int:
         step = "seccomp"
         _filter(program)
         step = argv[0]
-        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them; a command must not
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # ignored by Python; not by commands
             _signal.signal(number, _signal.SIG_DFL)
         os.execve(target, argv, os.environ)  # noqa: TID251 — the command's, handed through
     except (OSError, ValueError, IndexError) as error:
-        sys.stderr.write(f"holdfast: not run: {step}: {error}\n")
+        sys.stderr.write(f"holdfast: command not run: {step}: {error}\n")
     return 126
 
 
@@ -114,7 +115,7 @@ def _limit() -> None:
 def _drop() -> None:
     _prctl(_NO_NEW_PRIVS, 1)
     _prctl(_AMBIENT, _AMBIENT_CLEAR)
-    if os.geteuid() == 0:  # root gets back at `execve` what its bounding set still holds
+    if os.geteuid() == 0:  # at `execve`, root regains the capabilities of its bounding set
         for capability in range(64):
             if _libc.prctl(_BOUND_DROP, ctypes.c_ulong(capability), *_zeros(3)) and capability == 0:
                 raise _failure()
@@ -125,7 +126,7 @@ def _drop() -> None:
 def _restrict(rules: Rules) -> None:
     version = abi()
     if version < 1:
-        raise OSError(38, "this kernel has none, or it is switched off")
+        raise OSError(38, "the kernel does not support it, or it is switched off")
     handled = _FIRST | (_REFER if version >= 2 else 0)
     handled |= (_TRUNCATE if version >= 3 else 0) | (_IOCTL if version >= 5 else 0)
     attributes = struct.pack("=QQQ", handled, _TCP, _SCOPES)
@@ -141,7 +142,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
-        return  # gone since it was listed, or out of reach anyway
+        return  # deleted since it was listed, or not accessible anyway
     mode = os.fstat(fd).st_mode
     if not stat.S_ISLNK(mode):
         rights &= -1 if stat.S_ISDIR(mode) else _OF_FILES

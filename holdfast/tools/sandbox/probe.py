@@ -1,11 +1,11 @@
-"""The cage: what the canary goes for, and what of it was really reached.
+"""The probe: sets up targets for the canary, and checks which of them it really reached.
 
-Every target is real and of the kind it stands for: a secret file in the user's home and in
-ours, listening sockets of this process, a process beside us with a secret in its environment.
-All of it is looked at from the outside afterwards; nothing is taken from the canary's word
-but the secrets it read, and that it could open a kernel setting for writing. A target outside
-of our home that cannot be set up is no attempt: it counts neither as blocked nor as open. Where
-our own home cannot be written to there is no cage, and nothing can be learned: an `OSError`.
+Every target is real: a secret file in the user's home and in Holdfast's, listening sockets of this
+process, another process of ours with a secret in its environment. Afterwards they are checked from
+the outside. The canary's own output counts only for the secrets it read, and for the fact that it
+could open a kernel setting for writing. If a target outside of our home cannot be set up, there
+is no attempt: it counts neither as blocked nor as open. If our own home is not writable, nothing
+can be tested, and an `OSError` is raised.
 """
 
 import os
@@ -23,12 +23,12 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 
 from holdfast.core.types import Value
-from holdfast.tools import canary, view
+from holdfast.tools.sandbox import canary, mounts
 
 _VICTIM = "import sys; sys.stdin.read()"
 _LOOPBACK = ("127.0.0.1", 0)
 _SECRET = ".holdfast-canary-"
-ROOM = 4096  # bytes that the canary must be able to write where it may
+ROOM = 4096  # bytes that must be free for the canary in its workspace
 
 
 class Attempt(StrEnum):
@@ -36,6 +36,7 @@ class Attempt(StrEnum):
     READ_HOME = "read Holdfast's home"
     READ_GATEWAY = "read the gateway's environment"
     WRITE = "write outside the workspace"
+    REPOSITORY = "change what git runs"
     CHMOD = "change modes outside the workspace"
     KERNEL = "change kernel settings"
     TCP = "connect by TCP"
@@ -46,7 +47,7 @@ class Attempt(StrEnum):
 
 
 def _clear(user_home: Path) -> None:
-    """Remove what a killed try has left in the user's home."""
+    """Remove what a killed probe has left in the user's home."""
     with suppress(OSError):
         for path in user_home.glob(f"{_SECRET}*"):
             pid = path.name.removeprefix(_SECRET).partition("-")[0]
@@ -70,13 +71,16 @@ def _is_alive(pid: int) -> bool:
 
 
 class Cage:
-    """The targets of one try; `open_cage` makes one and clears it away."""
+    """The targets of one probe. `open_cage` creates and removes them."""
 
     def __init__(self, home: Path, user_home: Path, clean: ExitStack) -> None:
         folder = home / "canary"
         clean.callback(shutil.rmtree, folder, ignore_errors=True)
         self.workspace = folder / "workspace"
         self.workspace.mkdir(parents=True, exist_ok=True)
+        self._settings = self.workspace / ".git" / "config"
+        self._settings.parent.mkdir(exist_ok=True)
+        self._settings.write_text("[core]\n")
         self._outside = folder / "outside"
         self._files = {
             Attempt.READ_HOME: folder / "secret",
@@ -93,12 +97,12 @@ class Cage:
             except OSError:
                 if attempt is Attempt.READ_HOME:
                     raise
-                # else the user's home, which we need not be able to write to
+                # The user's home need not be writable for us.
         self._abstract = f"holdfast-{secrets.token_hex(8)}"
         self._sockets = dict(self._listen(clean))
 
     def check(self) -> None:
-        """Raise `OSError` if nobody could work in the workspace now, confined or not."""
+        """Raise `OSError` if no process can write to the workspace now, confined or not."""
         path = self.workspace / "room"
         try:
             path.write_bytes(bytes(ROOM))
@@ -107,14 +111,14 @@ class Cage:
 
     @property
     def victims_environment(self) -> dict[str, str]:
-        """What the process beside us keeps to itself."""
+        """The environment of the victim process, with a secret."""
         return {"HOLDFAST_CANARY": self._tokens[Attempt.READ_GATEWAY]}
 
     def argv(self, victim: int) -> tuple[str, ...]:
-        """The canary, told where everything is."""
+        """Return the canary's command line, with all targets."""
         ports = (self._sockets[a].getsockname()[1] for a in (Attempt.TCP, Attempt.UDP))
         return (
-            view.interpreter(),
+            mounts.interpreter(),
             *("-I", "-S", "-c", Path(canary.__file__).read_text()),
             str(self.workspace),
             str(self._files[Attempt.READ_USER]),
@@ -126,20 +130,21 @@ class Cage:
         )
 
     def ran(self) -> bool:
-        """Whether the canary lived and could work where it may."""
+        """Return whether the canary ran and could write to its workspace."""
         return (self.workspace / "written").exists()
 
     def reached(self, output: str) -> dict[Attempt, bool]:
-        """For every target but the process: was it reached?"""
+        """Return for every target except the process whether it was reached."""
         files = {a: self._files[a] for a in self._tokens if a in self._files}
         changed = any(path.read_text() != self._tokens[a] for a, path in files.items())
         modes = [path.stat().st_mode & 0o777 for path in files.values()]
         return {
             **{attempt: token in output for attempt, token in self._tokens.items()},
             Attempt.WRITE: changed or self._outside.exists(),
+            Attempt.REPOSITORY: self._settings.read_text() != "[core]\n",
             Attempt.CHMOD: any(mode != 0o600 for mode in modes),
             Attempt.KERNEL: f"{self._abstract} kernel" in output,
-            **{attempt: _heard(sock) for attempt, sock in self._sockets.items()},
+            **{attempt: _was_reached(sock) for attempt, sock in self._sockets.items()},
         }
 
     def _listen(self, clean: ExitStack) -> list[tuple[Attempt, socket.socket]]:
@@ -167,7 +172,7 @@ class Cage:
 
 @asynccontextmanager
 async def open_cage(home: Path, user_home: Path) -> AsyncIterator[tuple[Cage, Process]]:
-    """Targets, and the process that stands for the gateway; both gone at the end."""
+    """Create the targets and a process that represents the gateway; remove both at the end."""
     with ExitStack() as clean:
         cage = Cage(home, user_home, clean)
         argv = [sys.executable, "-I", "-S", "-c", _VICTIM]
@@ -181,7 +186,7 @@ async def open_cage(home: Path, user_home: Path) -> AsyncIterator[tuple[Cage, Pr
 
 
 class Sent(Value):
-    """How the canary came back."""
+    """The result of the canary's process."""
 
     returncode: int
     stdout: bytes
@@ -189,28 +194,30 @@ class Sent(Value):
 
 
 async def send(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> Sent:
-    """Run the canary. Nothing of it is left, even if nobody waits for it any more.
+    """Run the canary. No process of it remains, even if the caller is cancelled.
 
-    What confines it is killed with all its group: bubblewrap's child waits for its parent's word
-    before it is told to die with it, and would wait for ever.
+    The sandbox program is killed together with its process group: bubblewrap's child first waits
+    for a message of its parent, and only then asks the kernel to die with it. Otherwise it would
+    wait for ever.
     """
-    with ExitStack() as clean, anyio.CancelScope(shield=True):  # else only the parent is killed
+    # Shielded, because a cancellation here would kill only the parent.
+    with ExitStack() as clean, anyio.CancelScope(shield=True):
         nothing = os.open(os.devnull, os.O_RDONLY)
         clean.callback(os.close, nothing)
         process = await anyio.open_process(
             argv, stdin=nothing, env=env, pass_fds=pass_fds, start_new_session=True
         )
-    said: dict[str, bytes] = {}
+    output: dict[str, bytes] = {}
 
-    async def hear(name: str, stream: ByteReceiveStream | None) -> None:
+    async def read(name: str, stream: ByteReceiveStream | None) -> None:
         if stream is not None:
-            said[name] = b"".join([chunk async for chunk in stream])
+            output[name] = b"".join([chunk async for chunk in stream])
 
     try:
-        async with anyio.create_task_group() as hearing:
-            hearing.start_soon(hear, "stdout", process.stdout)
-            hearing.start_soon(hear, "stderr", process.stderr)
-        return Sent(await process.wait(), **said)
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(read, "stdout", process.stdout)
+            reading.start_soon(read, "stderr", process.stderr)
+        return Sent(await process.wait(), **output)
     except BaseException:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -221,13 +228,13 @@ async def send(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[i
 
 
 async def alive(victim: Process) -> bool:
-    """End it, and say whether it had lived until now."""
+    """End the process; return whether it had lived until now."""
     if victim.stdin is not None:
         await victim.stdin.aclose()
     return await victim.wait() == 0
 
 
-def _heard(sock: socket.socket) -> bool:
+def _was_reached(sock: socket.socket) -> bool:
     try:
         if sock.type == socket.SOCK_DGRAM:
             return bool(sock.recv(16))

@@ -1,15 +1,20 @@
-"""The filtering proxy: what a confined command reaches of the network, host by host.
+"""The filtering proxy: lets a confined command connect to allowed hosts only.
 
-A command sees an HTTP proxy on its own loopback and nothing else. The proxy's socket was
-made inside the command's network namespace and handed out (door.py), so connections arrive
-here without a bridge in between, from this command and no other.
+The command sees an HTTP proxy on its own loopback and no other network. The proxy's socket was
+created inside the command's network namespace and sent to the gateway (listener.py). So connections
+arrive here without a bridge in between, and only from this command.
 
-A host is reached if it was granted by name: `example.org` (ports 80 and 443), `*.example.org`
-(everything below it), `example.org:8080`. Any other is asked about, once for a command:
-whoever connects to it is held until there is an answer, and a no is a 403 in words. A name is resolved once, every answer is checked, and the checked address is the
-one connected to; addresses of this machine and of private networks are refused whatever the
-name was. Decimal and octal spellings need no care: what is checked is what they resolve to.
-Not looked into: what goes through a tunnel. Who grants a host grants what its servers pass on.
+A host is allowed if it was granted by name: `example.org` (ports 80 and 443), `*.example.org` (all
+subdomains), `example.org:8080`. For any other host the user is asked, once per command.
+Connections to it wait for the answer; a refusal is a 403 with an explanation. The number of
+hosts that one command can ask for is limited; further ones are refused.
+
+A name is resolved once, every resulting address is checked, and the connection goes to a checked
+address. Addresses of this machine and of private networks are refused, whatever the name was.
+Decimal and octal spellings need no special handling, because the resolved address is checked.
+
+The content of a tunnel is not inspected: granting a host also grants everything that its servers
+pass on.
 """
 
 import ipaddress
@@ -24,11 +29,13 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 
 from holdfast.core.types import Value
 
-PORT = 3128  # in a namespace of one command nothing else can have it
+FORBIDDEN_NETWORK = "{} is in a network that is not allowed."
+PORT = 3128  # always free, because the namespace belongs to one command
 HEAD_S = 30.0
 CONNECT_S = 30.0
 MAX_HEAD = 64 * 1024
-CONNECTIONS = 64  # at once, of one command; the rest wait in the kernel and cost us nothing
+CONNECTIONS = 64  # of one command at a time; further ones wait in the kernel
+QUESTIONS = 64  # hosts that one command can ask for; each is audited and named in its result
 _CHUNK = 64 * 1024
 _USUAL = (80, 443)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.ASCII)
@@ -41,7 +48,7 @@ _DENIED = tuple(
             *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24"),
             *("192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
             *("224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32"),  # the last: Azure's metadata
-            # Of IPv6 only what is routed at all, less what carries an IPv4 address inside.
+            # IPv6: everything that is not routed, and ranges that embed an IPv4 address.
             *("::/3", "4000::/2", "8000::/1", "2001::/23", "2001:db8::/32", "2002::/16"),
             "3fff::/20",
         ),
@@ -54,13 +61,13 @@ Denied = Callable[[str], bool]
 
 
 def denied(address: str) -> bool:
-    """Whether `address` is of this machine, a private network or a special kind."""
+    """Return whether `address` belongs to this machine, a private network or a special range."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return any(ip in network for network in _DENIED if network.version == ip.version)
 
 
 def granted(hosts: Sequence[str], host: str, port: int) -> bool:
-    """Whether one of `hosts` means this host and port."""
+    """Return whether one of `hosts` matches this host and port."""
     for grant in hosts:
         name, colon, wanted = grant.lower().partition(":")
         if (wanted == str(port)) if colon else (port in _USUAL):
@@ -70,27 +77,23 @@ def granted(hosts: Sequence[str], host: str, port: int) -> bool:
 
 
 def grant(host: str, port: int) -> str:
-    """What would have to be granted for this host and port."""
+    """Return the grant that would allow this host and port."""
     return host if port in _USUAL else f"{host}:{port}"
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Every address of `host`."""
+    """Return every address of `host`."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 @asynccontextmanager
 async def serve(
-    hosts: Sequence[str],
-    ask: Ask,
-    *,
-    resolve: Resolve = resolve,
-    denied: Denied = denied,
+    hosts: Sequence[str], ask: Ask, *, resolve: Resolve = resolve, denied: Denied = denied
 ) -> AsyncIterator[int]:
-    """Serve one command. Yields the fd that `Sandbox.confine` takes as its `door`.
+    """Serve one command. Yields the fd to pass to `Sandbox.confine` as `door`.
 
-    `ask` is asked about a host that was not granted, and must not raise.
+    `ask` is called for a host that was not granted, and must not raise.
     """
     ours, door = socket.socketpair()
     proxy = _Proxy(tuple(hosts), ask, resolve, denied)
@@ -104,7 +107,7 @@ async def serve(
 
 
 class _Target(Value):
-    """Where a request wants to go, and the head to send there; a tunnel sends none."""
+    """The target of a request, and the head to send to it; empty for a tunnel."""
 
     host: str
     port: int
@@ -112,17 +115,17 @@ class _Target(Value):
 
 
 class _No(Exception):
-    """The request ends here, with this status and these words."""
+    """The request is refused with this status and message."""
 
-    def __init__(self, status: str, words: str) -> None:
-        super().__init__(words)
-        body = f"Holdfast: {words}\n".encode()
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        body = f"Holdfast: {message}\n".encode()
         head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nConnection: close\r\n"
         self.answer = head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class _Asked:
-    """A question about one host, and its answer once there is one."""
+    """A question about one host, and its answer when there is one."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -139,16 +142,17 @@ class _Proxy:
         self._room = anyio.Semaphore(CONNECTIONS)
 
     async def run(self, ours: socket.socket) -> None:
-        """Take the listening socket from the door and serve it until cancelled."""
+        """Receive the listening socket from the sandbox and serve it until cancelled."""
         ours.settimeout(0)
         await anyio.wait_readable(ours)
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
         if not fds:
-            return  # the command ended before it had a door
+            return  # the command ended before it sent a socket
         async with await SocketListener.from_socket(socket.socket(fileno=fds[0])) as listener:
             async with anyio.create_task_group() as tasks:
                 while True:
-                    await self._room.acquire()  # first: who is accepted holds a descriptor
+                    # Before `accept`, because every accepted connection uses a descriptor.
+                    await self._room.acquire()
                     tasks.start_soon(self._connection, await listener.accept())
 
     async def _connection(self, client: SocketStream) -> None:
@@ -159,7 +163,7 @@ class _Proxy:
                 except _No as no:
                     await client.send(no.answer)
         except (anyio.BrokenResourceError, anyio.EndOfStream, TimeoutError):
-            return  # the command went away, or never said what it wants
+            return  # the command ended, or sent no complete request
         finally:
             self._room.release()
 
@@ -186,17 +190,19 @@ class _Proxy:
             with anyio.fail_after(CONNECT_S):
                 addresses = await self._resolve(*where)
                 if any(map(self._denied, addresses)):
-                    raise _No("403 Forbidden", f"{where[0]} lies in a network that is not allowed.")
+                    raise _No("403 Forbidden", FORBIDDEN_NETWORK.format(where[0]))
                 return await self._first(addresses, target.port)
         except (OSError, UnicodeError):
             raise _No("502 Bad Gateway", f"{where[0]}:{where[1]} cannot be reached.") from None
 
     async def _allowed(self, host: str, port: int) -> bool:
-        """What somebody says about it; all who want to know wait for the same answer."""
+        """Ask the user about a host, once; concurrent connections wait for the same answer."""
         name = grant(host, port)
         if (asked := self._asked.get(name)) is not None:
             await asked.answered.wait()
             return asked.allowed
+        if len(self._asked) >= QUESTIONS:
+            return False
         asked = self._asked[name] = _Asked()
         asked.allowed = await self._ask(host, port)
         asked.answered.set()
@@ -211,7 +217,7 @@ class _Proxy:
             near = server.extra(SocketAttribute.local_address)[0]
             if near != address or ipaddress.ip_address(address).is_loopback:
                 return server
-            await server.aclose()  # one of this machine's own addresses
+            await server.aclose()  # it was one of this machine's own addresses
         raise OSError("no address answers")
 
 
@@ -219,7 +225,7 @@ async def _read_head(client: ByteStream) -> tuple[bytes, bytes]:
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > MAX_HEAD:
-            raise _No("431 Request Header Fields Too Large", "the request's head is too long.")
+            raise _No("431 Request Header Fields Too Large", "the request headers are too long.")
         data += await client.receive(_CHUNK)
     head, _, rest = data.partition(b"\r\n\r\n")
     return head, rest
@@ -236,9 +242,9 @@ def _parse(head: bytes) -> _Target:
         host = (url.hostname or "").rstrip(".")
         port = url.port or {"http": 80, "": 0}[url.scheme]
     except (ValueError, KeyError):
-        raise _No("400 Bad Request", "this is no request to a proxy.") from None
+        raise _No("400 Bad Request", "this is not a request to a proxy.") from None
     if not port or _NAME.fullmatch(host) is None:
-        raise _No("400 Bad Request", "the request names no host and port.")
+        raise _No("400 Bad Request", "the request has no valid host and port.")
     if method == "CONNECT":
         return _Target(host, port, b"")
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -256,4 +262,4 @@ async def _pump(source: SocketStream, sink: SocketStream) -> None:
             await sink.send(chunk)
         await sink.send_eof()
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        return  # one side is gone; the other ends by itself
+        return  # one side is closed; the other direction ends by itself

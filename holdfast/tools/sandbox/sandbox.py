@@ -1,21 +1,21 @@
-"""The sandbox: a ladder of ways to confine a command, chosen by trying, never silent.
+"""The sandbox: four levels of confinement for commands. A test chooses the level and reports it.
 
-    L3  a podman container of its own       only with an image the operator names; no network
-    L2  bubblewrap and seccomp              own process, network, mount and ipc namespaces
-    L1  Landlock, seccomp and limits        where user namespaces are denied; no namespaces
+    L3  a podman container per command      only with an image that the operator names; no network
+    L2  bubblewrap and seccomp              own process, network, mount and IPC namespaces
+    L1  Landlock, seccomp and limits        if user namespaces are denied; no namespaces
     L0  nothing                             only if the operator allows it; UNSANDBOXED
 
-`probe` runs the canary on one rung after the other and stops at the first that holds. The
-posture lists what was really blocked; what a rung should block is nowhere written down but
-as the least it must, or it does not count. Until somebody has probed, the rung is L0. Where the
-canary could not be sent at all (no space, no descriptors) nothing was learned: `Unprobed`, and
-nothing is said of any rung.
+`probe` runs the canary (canary.py) at one level after the other and stops at the first level that
+holds. The posture lists what was really blocked. For each level the code states only the minimum
+that it must block; if it blocks less, the level is not used. Before the first probe the level is
+L0. If the canary could not be run at all (no disk space, no descriptors), nothing is known about
+any level, and `Unprobed` is raised.
 
-Seen from inside: the system, read-only; the workspace and what was granted beside it,
-writable; a home that belongs to this workspace alone and stays from command to command, at
-the same path on every rung, because tools write it down; toolchains of the real home that
-hold no secrets. The rest of all homes, ours above all, is not there. The environment is
-built here from nothing, and keeps git from running what a repository's settings name.
+A command sees the system, read-only; the workspace and granted directories, writable; a home that
+belongs to this workspace alone and persists between commands, at the same path at every level,
+because tools store that path; and the toolchains of the real home that contain no secrets. The
+rest of all homes is hidden, Holdfast's above all. The environment is built from scratch, and keeps
+git from running programs that a repository's settings name.
 """
 
 import errno
@@ -24,41 +24,51 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import msgspec
+from anyio import to_thread
 
-from holdfast.core.approval import Level as Level
-from holdfast.core.approval import Posture as Posture
+from holdfast.core.approval.approval import Level, Posture
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools import (
-    cage,
+from holdfast.tools.exec import shim
+from holdfast.tools.fs.openat import descriptor
+from holdfast.tools.fs.roots import below
+from holdfast.tools.sandbox import (
+    autorun,
+    bwrap,
     container,
+    environment,
     gitconfig,
+    installed,
     landlock,
+    private,
     proxy,
     seatbelt,
     seccomp,
-    shim,
-    view,
 )
-from holdfast.tools.cage import Attempt
-from holdfast.tools.view import Access
+from holdfast.tools.sandbox import mounts as view
+from holdfast.tools.sandbox import probe as cage
+from holdfast.tools.sandbox.autorun_paths import AutorunPaths, look
+from holdfast.tools.sandbox.mounts import Access
+from holdfast.tools.sandbox.probe import Attempt
 
 
 class Unprobed(ToolFailed):
-    """How well commands are confined could not be found out now; another try may."""
+    """The sandbox could not be tested now; a later attempt may succeed."""
 
     def __init__(self, why: OSError) -> None:
         super().__init__(
-            f"How well commands are confined here could not be tried: {why}. No command runs "
-            "before that is known; try again once there is room."
+            f"The sandbox could not be tested: {why}. No command runs before the test; free "
+            "resources on this machine, then try again."
         )
 
 
 class Profile(Value):
-    """What one command may do. Holds nothing of a single spawn, so that it can be hashed."""
+    """The permissions of one command. Contains nothing of a single start, so it can be hashed."""
 
     workspace: str
     writable: tuple[str, ...] = ()
@@ -67,36 +77,40 @@ class Profile(Value):
 
 
 class Confined(Value):
-    """Ready to be spawned, with exactly this environment. `close` it when that is done."""
+    """A command ready to start, with exactly this environment. `close` it after the start."""
 
     argv: tuple[str, ...]
     pass_fds: tuple[int, ...]
     env: Mapping[str, str]
     cwd: str
+    # Files that make the user's programs run code; None: not checked (L0).
+    before: AutorunPaths | None = None
+    sealed: frozenset[str] = frozenset()  # those of them that the command cannot change
 
     def close(self) -> None:
-        """Close our side of what was passed on."""
+        """Close our copies of the inherited descriptors."""
         for fd in self.pass_fds:
             os.close(fd)
 
 
-# Of the machine at this moment, not of a rung.
+# Errors that say something about the machine at this moment, not about a level.
 _SCARCE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE),
     *(errno.ENOMEM, errno.EAGAIN, errno.EIO),
 )
-PROBE_S = 20.0  # a canary that takes longer has not shown anything
+PROBE_S = 20.0  # time limit for the canary
 
-_UNPROBED = Posture(Level.L0, (), (), "UNSANDBOXED: nothing has been tried yet")
+NOT_TESTED = "UNSANDBOXED: the sandbox has not been tested yet"
+_UNPROBED = Posture(Level.L0, (), (), NOT_TESTED)
 _ALL = frozenset(Attempt)
 _LEAST = {
-    Level.L3: _ALL,
+    Level.L3: _ALL - {Attempt.REPOSITORY},
     Level.L2: _ALL,
-    Level.L1: _ALL - {Attempt.CHMOD, Attempt.SIGNAL, Attempt.ABSTRACT},
+    Level.L1: _ALL - {Attempt.REPOSITORY, Attempt.CHMOD, Attempt.SIGNAL, Attempt.ABSTRACT},
     Level.L0: frozenset(),
 }
 _MEANS = {
-    Level.L3: "a podman container and seccomp, no network for anybody",
+    Level.L3: "a podman container and seccomp, no network for any command",
     Level.L2: "bubblewrap and seccomp",
     Level.L1: "Landlock and seccomp",
 }
@@ -104,39 +118,16 @@ if sys.platform == "darwin":
     _MEANS = {Level.L2: "seatbelt"}
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_BWRAP = (
-    *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-    *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
-)
-# Kernel settings belong to root by its number alone, which a root without privileges keeps.
-_SETTINGS = tuple(f"/proc/{name}" for name in ("sys", "irq", "bus", "fs", "acpi", "scsi"))
-_TRIGGERS = tuple(f"/proc/{name}" for name in ("sysrq-trigger", "mtrr", "kcore"))
-_GIT = {  # a repository's own settings can name programs
-    "core.fsmonitor": "false",
-    "core.hooksPath": os.devnull,
-    "core.pager": "cat",
-    "protocol.ext.allow": "never",
-}
-_DOOR = Path(__file__).with_name("door.py").read_text("utf-8")
+_LISTENER = Path(__file__).with_name("listener.py").read_text("utf-8")
 _PROXY = f"http://127.0.0.1:{proxy.PORT}"
 _PROXIED = {
     **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
 }
-_ROOTS = {  # where a toolchain looks for itself below a home that is now another one
-    "PYENV_ROOT": ".pyenv",
-    "RBENV_ROOT": ".rbenv",
-    "NODENV_ROOT": ".nodenv",
-    "GOENV_ROOT": ".goenv",
-    "RUSTUP_HOME": ".rustup",
-    "ASDF_DATA_DIR": ".asdf",
-    "SDKMAN_DIR": ".sdkman",
-    "MISE_DATA_DIR": ".local/share/mise",
-}
 
 
 class Sandbox:
-    """Confines commands as well as this machine can, and says how well that is."""
+    """Confines commands as well as this machine can, and reports how well that is."""
 
     def __init__(
         self,
@@ -145,29 +136,35 @@ class Sandbox:
         *,
         allow_none: bool,
         exec_path: Sequence[str] | None = None,
+        site: str | None = None,
         container: str = "",
+        podman: str | None = None,
+        memory_mb: int = 0,
     ) -> None:
         path = os.get_exec_path() if exec_path is None else exec_path
         self._path = tuple(folder for folder in path if os.path.isabs(folder))
         self._home = os.path.realpath(home)
         self._user_home = os.path.realpath(user_home)
         self._allow_none = allow_none
-        self._bwrap = shutil.which("bwrap", path=os.pathsep.join(self._path)) or ""
-        self._podman = shutil.which("podman", path=os.pathsep.join(self._path)) or ""
+        self._site = bwrap.site() if site is None else site
+        self._bwrap = ""
+        self._podman = installed.find("podman", self._path) if podman is None else podman
         self._image = container
         self._posture = _UNPROBED
+        self._memory_mb = memory_mb
 
     @property
     def posture(self) -> Posture:
-        """What `probe` found last."""
+        """The result of the last `probe`."""
         return self._posture
 
     async def probe(self) -> Posture:
-        """Let the canary try the rungs from the top; take the first one that holds.
+        """Test the levels from the highest down and use the first that holds.
 
-        Raises `Unprobed`, and claims nothing, where it could not be asked on one of them.
+        Raises `Unprobed`, and changes nothing, if the canary could not be run at one of them.
         """
         failed: list[str] = []
+        await to_thread.run_sync(private.HERE.paths)  # a slow scan
         rungs = [level for level in _MEANS if level is not Level.L3 or self._image]
         for level in (*sorted(rungs, reverse=True), Level.L0):
             try:
@@ -184,41 +181,77 @@ class Sandbox:
 
     @property
     def filters_hosts(self) -> bool:
-        """Whether single hosts can be opened here; where not, there is no network at all."""
+        """Return whether single hosts can be allowed. If not, commands have no network at all."""
         return self._posture.level is Level.L2 and sys.platform != "darwin"
+
+    @property
+    def own(self) -> str:
+        """The gateway's own home."""
+        return self._home
+
+    def home_of(self, workspace: str) -> str:
+        """Return the home that confined commands of this workspace share; empty at L0."""
+        confined = self._posture.level is not Level.L0
+        return self._cache(os.path.realpath(workspace)) if confined else ""
 
     def confine(
         self, profile: Profile, argv: Sequence[str], cwd: str, *, door: int | None = None
     ) -> Confined:
-        """`argv` as it has to be spawned so that it can do what `profile` says and no more.
+        """Return how to start `argv` so that it can do what `profile` allows and no more.
 
-        `door` is what `proxy.serve` yields; without it the command has no network.
+        `door` is the fd that `proxy.serve` yields; without it the command has no network.
         """
-        level = Level.L0 if profile.unsandboxed else self._posture.level
-        if level is Level.L0 and not (profile.unsandboxed or self._allow_none):
-            raise ToolFailed(f"No command can run here. {self._posture.note}.")
-        if profile.hosts and level is not Level.L0 and not self.filters_hosts:
-            raise ToolFailed("Here commands have no network: single hosts cannot be opened.")
+        level = self._level(profile)
         if door is None or level is Level.L0 or not self.filters_hosts:
             return self._confined(level, profile, argv, cwd)
         fd = os.dup(door)
-        through = (view.interpreter(), "-I", "-S", "-c", _DOOR, str(fd), str(proxy.PORT), *argv)
+        through = (view.interpreter(), "-I", "-S", "-c", _LISTENER, str(fd), str(proxy.PORT), *argv)
         try:
             confined = self._confined(level, profile, through, cwd)
         except (ToolFailed, OSError):
             os.close(fd)
             raise
-        return Confined(
-            confined.argv, (*confined.pass_fds, fd), {**confined.env, **_PROXIED}, confined.cwd
+        return msgspec.structs.replace(
+            confined, pass_fds=(*confined.pass_fds, fd), env={**confined.env, **_PROXIED}
         )
 
-    async def _try(self, level: Level) -> dict[Attempt, bool] | str:
-        """What the canary reached on this rung, or what keeps it from being one.
+    def search_path(self, profile: Profile) -> str:
+        """Return the PATH of a command; `ToolFailed` if no command can run with this profile."""
+        if self._level(profile) is Level.L0:
+            return self._environment(self._user_home, "")["PATH"]
+        workspace = os.path.realpath(profile.workspace)
+        cache = self._cache(workspace)
+        self._view(profile, workspace, cache)
+        return self._environment(cache, "")["PATH"]
 
-        Raises `OSError` if it could not be asked.
+    def _level(self, profile: Profile) -> Level:
+        level = Level.L0 if profile.unsandboxed else self._posture.level
+        if level is Level.L0 and not (profile.unsandboxed or self._allow_none):
+            raise ToolFailed(f"No command can run here. {self._posture.note}.")
+        if profile.hosts and level is not Level.L0 and not self.filters_hosts:
+            raise ToolFailed(
+                "Commands have no network here: this sandbox cannot allow single hosts."
+            )
+        return level
+
+    async def _try(self, level: Level) -> dict[Attempt, bool] | str:
+        """Return what the canary reached at this level, or why the level cannot be used.
+
+        Raises `OSError` if the canary could not be run.
         """
-        if level is Level.L2 and sys.platform != "darwin" and not self._bwrap:
-            return "bubblewrap is not installed"
+        if level is not Level.L2 or sys.platform == "darwin":
+            return await self._send(level)
+        found = await bwrap.find(self._home, self._path, self._site)
+        result: dict[Attempt, bool] | str = found.why
+        for program in found.programs:
+            result = await self._send(level, program)
+            if not isinstance(result, str):
+                self._bwrap = program
+                break
+        return result
+
+    async def _send(self, level: Level, program: str = "") -> dict[Attempt, bool] | str:
+        """Run the canary at this level and return as `_try` does; `program` is the bubblewrap."""
         if level is Level.L3 and (why := await self._clear()):
             return why
         home, user_home = Path(self._home), Path(self._user_home)
@@ -229,8 +262,8 @@ class Sandbox:
             if level is Level.L3:
                 argv = ("python3", *argv[1:])  # the image's own
             try:
-                confined = self._confined(level, profile, argv, profile.workspace)
-            except (ValueError, ToolFailed) as unknown:  # a machine without system call numbers
+                confined = self._confined(level, profile, argv, profile.workspace, program)
+            except (ValueError, ToolFailed) as unknown:  # e.g. an unsupported architecture
                 return str(unknown)
             try:
                 with anyio.fail_after(PROBE_S):
@@ -241,7 +274,7 @@ class Sandbox:
                 return str(error) or "too slow"
             finally:
                 confined.close()
-            targets.check()  # also afterwards: what failed meanwhile, failed for want of room
+            targets.check()  # again afterwards: a full disk may have caused failures meanwhile
             if not targets.ran() or done.returncode != 0:
                 return _last(done.stderr) or f"ended with {done.returncode}"
             reached = targets.reached(done.stdout.decode(errors="replace"))
@@ -250,7 +283,7 @@ class Sandbox:
         return "does not hold" if missing else reached
 
     async def _clear(self) -> str:
-        """Remove what killed containers have left; why there can be none here."""
+        """Remove the records of killed containers; return why podman cannot be used, or ""."""
         if not self._podman:
             return "podman is not installed"
         try:
@@ -280,20 +313,33 @@ class Sandbox:
         return done.stdout.decode()
 
     def _engines(self) -> dict[str, str]:
-        """The environment of podman itself."""
+        """Return the environment of podman itself, which starts helper programs outside."""
         runtime = f"/run/user/{os.getuid()}"
         where = {"XDG_RUNTIME_DIR": runtime} if os.path.isdir(runtime) else {}
-        return {"HOME": self._user_home, "PATH": os.pathsep.join(self._path), **where}
+        return {
+            "HOME": self._user_home,
+            "PATH": os.pathsep.join(installed.folders(self._path)),
+            **where,
+        }
 
     def _contained(self, seen: view.View, cache: str, argv: Sequence[str], cwd: str) -> Confined:
         env = self._environment(cache, "/tmp")
+        seen = view.pinned(seen)
+        writable = [path for path, access in seen.items() if access is Access.WRITE]
         try:
             outer = container.confine(
                 self._podman,
                 self._image,
                 argv,
-                writable=[path for path, access in seen.items() if access is Access.WRITE],
-                env={name: env[name] for name in env if name not in ("PATH", *_ROOTS)},
+                writable=writable,
+                fixed=[
+                    path
+                    for path, access in seen.items()
+                    if access is Access.READ and any(below(path, one) for one in writable)
+                ],
+                env={
+                    name: env[name] for name in env if name not in ("PATH", *environment.TOOLCHAINS)
+                },
                 cwd=cwd,
                 seccomp=seccomp.program(seccomp.NAMESPACED),
                 owner=_hash(self._home),
@@ -308,74 +354,94 @@ class Sandbox:
         still = tuple(str(a) for a in Attempt if reached.get(a))
         why = f" ({'; '.join(failed)})" if failed else ""
         if level is Level.L0:
-            said = "" if self._allow_none else "; commands are refused"
-            note = f"UNSANDBOXED: nothing confines commands{why}{said}"
+            refused = "" if self._allow_none else "; commands are refused"
+            note = f"UNSANDBOXED: nothing confines commands{why}{refused}"
         else:
             rest = f"; a command can still {', '.join(still)}" if still else ""
             note = f"{level.name}: {_MEANS[level]}{why}{rest}"
         return Posture(level, blocked, still, note)
 
-    def _confined(self, level: Level, profile: Profile, argv: Sequence[str], cwd: str) -> Confined:
+    def _confined(
+        self, level: Level, profile: Profile, argv: Sequence[str], cwd: str, program: str = ""
+    ) -> Confined:
         workspace, cwd = os.path.realpath(profile.workspace), os.path.realpath(cwd)
         if level is Level.L0:
             path = os.pathsep.join(self._path)
-            program = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=path)
+            found = argv[0] if "/" in argv[0] else shutil.which(argv[0], path=path)
             env = self._environment(self._user_home, "")
-            return Confined((program or argv[0], *argv[1:]), (), env, cwd)
+            return Confined((found or argv[0], *argv[1:]), (), env, cwd)
         cache = self._cache(workspace)
         seen = self._view(profile, workspace, cache)
+        before = look(workspace)
         if sys.platform == "darwin":
+            sealed = {f"{workspace}/{path}": Access.READ for path in before.found}
             env = self._environment(cache, f"{cache}/tmp")
-            return Confined(tuple(seatbelt.confine(seen, argv)), (), env, cwd)
+            argv = seatbelt.confine({**seen, **sealed}, argv)
+            return Confined(tuple(argv), (), env, cwd, before, frozenset(before.found))
         if level is Level.L1:
             env = self._environment(cache, f"{cache}/tmp")
-            return Confined((*_landlocked(seen), "--", *argv), (), env, cwd)
+            return Confined((*_landlocked(seen), "--", *argv), (), env, cwd, before)
         if level is Level.L3:
-            return self._contained(seen, cache, argv, cwd)
+            contained = self._contained(seen, cache, argv, cwd)
+            return msgspec.structs.replace(contained, before=before)
+        return self._wrapped(program or self._bwrap, seen, cache, workspace, argv, cwd, before)
+
+    def _wrapped(
+        self,
+        program: str,
+        seen: view.View,
+        cache: str,
+        workspace: str,
+        argv: Sequence[str],
+        cwd: str,
+        before: AutorunPaths,
+    ) -> Confined:
+        seen = view.pinned(seen)
+        opened = view.opened(seen)
         filter_fd = _in_memory(seccomp.program(seccomp.NAMESPACED))
-        outer = (self._bwrap, *_BWRAP, *_mounts(seen), "--seccomp", str(filter_fd))
-        env = self._environment(cache, "/tmp")
-        return Confined((*outer, "--chdir", cwd, "--", *argv), (filter_fd,), env, cwd)
+        seals = autorun.seals(workspace, before)
+        mounts = bwrap.options(seen, opened, self._memory_mb)
+        outer = (program, *mounts, *bwrap.sealing(workspace, seals))
+        return Confined(
+            (*outer, "--seccomp", str(filter_fd), "--chdir", cwd, "--", *argv),
+            (filter_fd, *opened.values(), *(seal.fd for seal in seals)),
+            self._environment(cache, "/tmp"),
+            cwd,
+            before,
+            frozenset(seal.path for seal in seals if not seal.writable),
+        )
 
     def _view(self, profile: Profile, workspace: str, cache: str) -> dict[str, Access]:
-        seen = view.system(self._home, self._user_home, self._path)
-        for path in profile.writable:
-            if os.path.realpath(path) != path:
-                raise ToolFailed(f"{path} is not the directory that was granted.")
+        hidden = private.HERE.paths()
+        seen = view.system(self._home, self._user_home, self._path, hidden)
+        for path in (profile.workspace, *profile.writable):
+            if os.path.realpath(path) != path:  # a command of an outer workspace can do that
+                raise ToolFailed(
+                    f"{path} is not the directory that was granted: a part of its path is a link "
+                    "now. Tell the user."
+                )
         for path in (workspace, *profile.writable):
             view.check(path, self._home, self._user_home)
-            seen[path] = Access.WRITE
+            view.grant(seen, path, Access.WRITE, hidden)
         return view.settle({**seen, cache: Access.WRITE})
 
     def _cache(self, workspace: str) -> str:
+        """Create the home of the commands. They can write to it, so we follow no link in it."""
         cache = Path(self._home, "caches", _hash(workspace))
-        (cache / "tmp").mkdir(mode=0o700, parents=True, exist_ok=True)
-        gitconfig.introduce(self._user_home, str(cache))
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with descriptor(os.open(cache, flags)) as fd:
+            with suppress(FileExistsError):
+                os.mkdir("tmp", 0o700, dir_fd=fd)
+            gitconfig.introduce(self._user_home, fd)
         return str(cache)
 
     def _environment(self, home: str, temp: str) -> dict[str, str]:
-        roots = {name: os.path.join(self._user_home, at) for name, at in _ROOTS.items()}
-        git = {
-            name: value
-            for i, (key, wanted) in enumerate(_GIT.items())
-            for name, value in ((f"GIT_CONFIG_KEY_{i}", key), (f"GIT_CONFIG_VALUE_{i}", wanted))
-        }
-        return {
-            "HOME": home,
-            "PATH": os.pathsep.join((*self._path, f"{home}/.local/bin")),
-            "LANG": "C.UTF-8",
-            "TERM": "dumb",
-            "PAGER": "cat",
-            **({"TMPDIR": temp} if temp else {}),
-            **{name: at for name, at in roots.items() if os.path.isdir(at)},
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_CONFIG_COUNT": str(len(_GIT)),
-            **git,
-        }
+        return environment.build(self._user_home, self._path, home, temp)
 
 
-def _last(said: bytes) -> str:
-    lines = said.decode(errors="replace").strip().splitlines()
+def _last(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -383,30 +449,10 @@ def _hash(path: str) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
-def _mounts(seen: view.View) -> list[str]:
-    options = [
-        *(word for path in _SETTINGS if os.path.exists(path) for word in ("--ro-bind", path, path)),
-        *(
-            word
-            for path in _TRIGGERS
-            if os.path.exists(path)
-            for word in ("--ro-bind", os.devnull, path)
-        ),
-    ]
-    for path, access in list(seen.items())[1:]:  # the first is the root, mounted already
-        if access is not Access.HIDE:
-            options += ["--bind" if access is Access.WRITE else "--ro-bind", path, path]
-        elif os.path.isdir(path):
-            options += ["--tmpfs", path]
-        else:
-            options += ["--ro-bind", os.devnull, path]
-    return options
-
-
 def _landlocked(seen: view.View) -> list[str]:
     rules = dict(seccomp.BARE)
     if landlock.abi() < 3:
-        rules["truncate"] = seccomp.Rule()
+        rules["truncate"] = seccomp.SyscallRule()
     options = [sys.executable, "-I", "-S", str(landlock.__file__)]
     for path, access in view.grants({**seen, "/dev": Access.HIDE}):
         options += ["--write" if access is Access.WRITE else "--read", path]

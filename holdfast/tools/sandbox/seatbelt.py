@@ -1,13 +1,13 @@
 """Seatbelt: the sandbox of macOS, through `sandbox-exec`. UNTESTED: written from its manual.
 
-The canary decides here too: if the profile does not hold, or `sandbox-exec` is gone (Apple
-has called it deprecated for years), the posture is what is left. The last rule that matches
+The canary test decides here too: if the profile does not hold, or `sandbox-exec` no longer exists
+(Apple has called it deprecated for years), the next lower level is used. The last matching rule
 wins, so the view is written from the root downwards, as for bubblewrap.
 """
 
 from collections.abc import Sequence
 
-from holdfast.tools.view import Access, View
+from holdfast.tools.sandbox.mounts import Access, View
 
 PROGRAM = "/usr/bin/sandbox-exec"
 
@@ -30,12 +30,12 @@ _RULES = {
 
 
 def confine(view: View, argv: Sequence[str]) -> list[str]:
-    """`argv` as a confined command: no network, and of the files what `view` shows."""
+    """Return the command that runs `argv` confined: no network, and only the files in `view`."""
     return [PROGRAM, "-p", profile(view), *argv]
 
 
 def profile(view: View) -> str:
-    """`view` in seatbelt's language."""
+    """Write `view` in seatbelt's language."""
     lines = (_RULES[access].format(path=_quoted(path)) for path, access in view.items())
     return _HEAD + "\n".join(lines) + "\n"
 

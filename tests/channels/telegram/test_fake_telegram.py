@@ -273,7 +273,7 @@ async def test_a_webhook_gets_each_update_with_the_secret_until_it_is_taken(
     assert telegram.pushes == [500, 200, 200]
 
 
-async def test_a_webhook_that_is_none_is_refused(telegram: Telegram) -> None:
+async def test_an_invalid_webhook_is_refused(telegram: Telegram) -> None:
     async with library(telegram) as bot:
         with pytest.raises(BadRequest, match="(?i)an https url must be provided"):
             await bot.set_webhook("nowhere")
@@ -282,7 +282,9 @@ async def test_a_webhook_that_is_none_is_refused(telegram: Telegram) -> None:
         assert (await bot.get_webhook_info()).url == ""
 
 
-async def test_what_waits_outlives_a_change_of_the_way(telegram: Telegram) -> None:
+async def test_waiting_updates_survive_a_switch_between_webhook_and_polling(
+    telegram: Telegram,
+) -> None:
     telegram.say(telegram.private(ADA), "kept")
     async with library(telegram) as bot:
         await bot.set_webhook("http://127.0.0.1:9/")
@@ -340,7 +342,7 @@ async def test_what_took_effect_is_written_down_in_order(telegram: Telegram) -> 
 
 
 @pytest.mark.filterwarnings("ignore:Deprecated since version v22.2")
-async def test_the_weather_is_made_for_each_call(telegram: Telegram) -> None:
+async def test_each_call_draws_its_own_faults(telegram: Telegram) -> None:
     chat = telegram.private(ADA)
 
     def weather(call: Call) -> Fault | None:

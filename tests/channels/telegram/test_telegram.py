@@ -11,6 +11,8 @@ import anyio
 import msgspec
 import pytest
 from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.channels.channel import (
@@ -21,11 +23,21 @@ from holdfast.channels.channel import (
     HookAnswer,
     Incoming,
     Later,
-    Refused,
+    SendRefused,
 )
-from holdfast.channels.telegram import CHANNEL, REPEATED, Settings, Telegram
+from holdfast.channels.telegram.api import NOT_TELEGRAM, OTHER_RECEIVER
+from holdfast.channels.telegram.channel import (
+    CANNOT_RECEIVE,
+    CHANNEL,
+    REPEATED,
+    SKIPPED_UPDATE,
+    Telegram,
+    TelegramSettings,
+)
+from holdfast.channels.text import render
 from holdfast.core.address import Address, ChatType
 from holdfast.errors import Misconfigured
+from tests.api.hooks import Hooks, serve_hooks
 from tests.channels.conformance import (
     BUTTONS,
     Check,
@@ -37,7 +49,6 @@ from tests.channels.conformance import (
     listening,
     out,
 )
-from tests.channels.hooks import Hooks, serve_hooks
 from tests.fakes import telegram as fake
 from tests.fakes.clock import ManualClock
 from tests.fakes.telegram import Fail, Hold, Reset, TooMany
@@ -79,7 +90,7 @@ class Bot:
         if self.hooks is not None:
             settings.setdefault("webhook_url", f"{self.hooks.url}/telegram")
         settings.setdefault("base_url", self.server.address)
-        channel = Telegram(Settings(**settings), token or self.server.token, self)
+        channel = Telegram(TelegramSettings(**settings), token or self.server.token, self)
         if self.hooks is not None:
             self.hooks.channel = channel
         self._stack.push_async_callback(channel.aclose)
@@ -206,7 +217,7 @@ async def test_a_poll_asks_for_what_comes_after_the_cursor(bot: Bot) -> None:
     assert bot.server.pending == []
 
 
-async def test_a_cursor_from_elsewhere_moves_to_where_telegram_is(bot: Bot) -> None:
+async def test_an_unknown_cursor_moves_to_telegrams_position(bot: Bot) -> None:
     bot.say("one")
     async with listening(bot.open(), cursor="990000000") as listener:
         await listener.heard(1)
@@ -223,9 +234,10 @@ async def test_a_button_is_answered_once_its_press_is_ours(bot: Bot) -> None:
     answered: list[int] = []
     taken = anyio.Event()
 
-    async def take(incoming: Incoming) -> None:
+    async def take(incoming: Incoming) -> str:
         answered.append(len(bot.server.answered))
         taken.set()
+        return "Not yours."
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(channel.receive, "", take)
@@ -233,6 +245,8 @@ async def test_a_button_is_answered_once_its_press_is_ours(bot: Bot) -> None:
         await bot.server.called("answerCallbackQuery")
         tasks.cancel_scope.cancel()
     assert answered == [0]
+    (alert,) = bot.server.answered.values()
+    assert (alert["text"], alert["show_alert"]) == ("Not yours.", True)
     assert len(bot.server.answered) == 1
 
 
@@ -247,7 +261,7 @@ async def test_an_answer_to_a_button_that_fails_stops_nothing(bot: Bot) -> None:
     assert [incoming.pressed or incoming.text for incoming in taken] == ["yes", "next"]
 
 
-async def test_a_command_is_for_whom_it_names(bot: Bot) -> None:
+async def test_commands_to_another_bot_are_ignored(bot: Bot) -> None:
     for text in ("/stop@other_bot", "/stop@Holdfast_Bot now", "/new", "mail me@holdfast_bot"):
         bot.say(text)
     async with listening(bot.open()) as listener:
@@ -262,7 +276,7 @@ def arrives(bot: Bot, **content: Any) -> None:
     bot.server.pending.append({"update_id": number, "message": message})
 
 
-async def test_what_is_not_text_is_told_and_what_says_nothing_is_passed_over(bot: Bot) -> None:
+async def test_attachments_are_described_and_empty_updates_are_skipped(bot: Bot) -> None:
     ada = {"id": ADA, "is_bot": False, "first_name": "Ada", "last_name": "L"}
     arrives(bot, **{"from": ada}, new_chat_title="Lab")
     arrives(bot, **{"from": ada}, voice={"duration": 3})
@@ -279,17 +293,15 @@ async def test_what_is_not_text_is_told_and_what_says_nothing_is_passed_over(bot
     assert {incoming.name for incoming in taken} == {"Ada L"}
 
 
-async def test_an_update_nobody_understands_is_passed_over(
-    bot: Bot, log: pytest.LogCaptureFixture
-) -> None:
+async def test_an_invalid_update_is_skipped(bot: Bot, log: pytest.LogCaptureFixture) -> None:
     arrives(bot, chat="no chat")
     bot.say("two")
     async with listening(bot.open()) as listener:
         assert (await listener.heard(1))[0].text == "two"
-    assert "an update was not understood" in log.text
+    assert SKIPPED_UPDATE in log.text
 
 
-async def test_whoever_speaks_as_a_chat_is_that_chat(bot: Bot) -> None:
+async def test_a_message_in_the_name_of_a_chat_is_from_that_chat(bot: Bot) -> None:
     everybody = {"id": 1087968824, "is_bot": True, "first_name": "Group"}
     arrives(bot, **{"from": everybody}, sender_chat=bot.room.public(), text="I am an admin")
     async with listening(bot.open()) as listener:
@@ -298,7 +310,7 @@ async def test_whoever_speaks_as_a_chat_is_that_chat(bot: Bot) -> None:
     assert incoming.name == "Lab"
 
 
-async def test_another_poller_is_told_in_words_and_outlasted(
+async def test_another_poller_is_reported_and_polling_continues(
     bot: Bot, log: pytest.LogCaptureFixture
 ) -> None:
     channel = bot.open()
@@ -308,17 +320,17 @@ async def test_another_poller_is_told_in_words_and_outlasted(
     bot.say("one")
     async with listening(channel) as listener:
         await bot.clock.due_within(1)
-        assert "somebody else receives this bot's messages" in channel.trouble
+        assert OTHER_RECEIVER in channel.trouble
         bot.clock.advance(1)
         await bot.clock.due_within(2)
         bot.clock.advance(2)
         await listener.heard(1)
         await bot.server.until(lambda: len(bot.server.made("getUpdates")) == 4)
         assert channel.trouble == ""
-    assert "telegram cannot be heard" in log.text
+    assert CANNOT_RECEIVE in log.text
 
 
-async def test_pauses_grow_and_what_telegram_asks_for_is_kept(bot: Bot) -> None:
+async def test_pauses_grow_and_retry_after_is_obeyed(bot: Bot) -> None:
     bot.server.then("getUpdates", *[Fail(502)] * 8, TooMany(90))
     bot.say("one")
     async with listening(bot.open()) as listener:
@@ -329,8 +341,22 @@ async def test_pauses_grow_and_what_telegram_asks_for_is_kept(bot: Bot) -> None:
     assert bot.naps == [1, 2, 4, 8, 16, 32, 60, 60, 90]
 
 
+@pytest.mark.promise("CHAT-03")
+async def test_updates_that_come_newest_first_are_taken_in_order_and_none_is_passed(
+    bot: Bot,
+) -> None:
+    bot.server.newest_first = True
+    for n in range(5):
+        bot.say(f"number {n}")
+    async with listening(bot.open()) as listener:
+        await listener.heard(5)
+    assert [i.text for i in listener.taken] == [f"number {n}" for n in range(5)]
+    numbers = [int(i.cursor) for i in listener.taken]
+    assert numbers == sorted(numbers)  # wherever it is killed, what is behind is taken
+
+
 @pytest.mark.parametrize("method", ["getMe", "getUpdates"])
-async def test_a_token_that_is_refused_is_for_the_operator(
+async def test_a_refused_token_is_a_configuration_error(
     bot: Bot, log: pytest.LogCaptureFixture, method: str
 ) -> None:
     bot.server.then(method, Fail(401, "Unauthorized"))
@@ -347,14 +373,14 @@ async def test_what_is_sent_with_a_token_that_is_refused_waits_for_the_operator(
 
 
 @pytest.mark.parametrize("token", ["", "hunter2", "12:34/../..", "12:AAF\nX"])
-def test_a_token_that_is_none_is_not_even_tried(token: str) -> None:
+def test_an_invalid_token_is_refused_without_a_request(token: str) -> None:
     with pytest.raises(Misconfigured) as caught:
-        Telegram(Settings(), token, ManualClock())
+        Telegram(TelegramSettings(), token, ManualClock())
     assert not token or token not in f"{caught.value!r} {caught.value.hint}"
 
 
 def test_printing_it_shows_no_token() -> None:
-    assert "AAF" not in repr(Telegram(Settings(), "12:AAF", ManualClock()))
+    assert "AAF" not in repr(Telegram(TelegramSettings(), "12:AAF", ManualClock()))
 
 
 def test_it_is_made_from_a_table_and_the_environment() -> None:
@@ -370,7 +396,7 @@ def test_it_is_made_from_a_table_and_the_environment() -> None:
 @pytest.mark.parametrize(
     "table", [{"pol_s": 1}, {"poll_s": 51}, {"webhook_url": "ftp://x"}, {"base_url": ""}]
 )
-def test_settings_that_are_none_are_refused(table: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(table: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(table, CHANNEL.settings)
 
@@ -393,7 +419,7 @@ async def test_no_message_has_a_preview(bot: Bot) -> None:
     assert [call.params["link_preview_options"] for call in calls] == [PREVIEW_OFF] * 3
 
 
-async def test_a_group_that_became_another_is_followed_there(bot: Bot) -> None:
+async def test_messages_follow_a_group_to_its_new_id(bot: Bot) -> None:
     old = bot.server.group("Old", kind="group")
     new = bot.server.upgrade(old)
     message = replace(out(bot), address=replace(bot.chat, chat=str(old.id)))
@@ -406,15 +432,15 @@ async def test_a_group_is_followed_once(bot: Bot) -> None:
     old = bot.server.group("Old", kind="group")
     bot.server.upgrade(bot.server.upgrade(old))
     message = replace(out(bot), address=replace(bot.chat, chat=str(old.id)))
-    assert isinstance(await bot.open().deliver(message), Refused)
+    assert isinstance(await bot.open().deliver(message), SendRefused)
     assert len(bot.server.made("sendMessage")) == 2
 
 
-async def test_what_a_person_deleted_is_not_changed(bot: Bot) -> None:
+async def test_a_deleted_message_cannot_be_edited(bot: Bot) -> None:
     channel = bot.open()
     first = accepted(await channel.deliver(out(bot, "one")))
     bot.server.delete(bot.room, int(first))
-    assert isinstance(await channel.deliver(replace(out(bot, "two"), edit=first)), Refused)
+    assert isinstance(await channel.deliver(replace(out(bot, "two"), edit=first)), SendRefused)
 
 
 async def test_the_piece_that_is_quoted_is_told(bot: Bot) -> None:
@@ -424,7 +450,7 @@ async def test_the_piece_that_is_quoted_is_told(bot: Bot) -> None:
         assert [incoming.quoted for incoming in await listener.heard(2)] == ["", "and two"]
 
 
-async def test_a_webhook_that_is_in_the_way_is_removed_and_nothing_with_it(bot: Bot) -> None:
+async def test_polling_removes_a_webhook_without_losing_updates(bot: Bot) -> None:
     bot.server.webhook = {"url": "http://127.0.0.1:9/", "secret_token": ""}
     bot.say("one")
     async with listening(bot.open()) as listener:
@@ -449,7 +475,7 @@ async def test_a_webhook_is_asked_for_with_a_secret_and_in_order(called: Bot) ->
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong", "\udcff"])
-async def test_a_call_of_somebody_else_is_refused(called: Bot, secret: str | None) -> None:
+async def test_a_request_with_a_wrong_secret_is_refused(called: Bot, secret: str | None) -> None:
     channel = called.open()
     headers = {} if secret is None else {"x-telegram-bot-api-secret-token": secret}
     async with listening(channel) as listener:
@@ -458,7 +484,7 @@ async def test_a_call_of_somebody_else_is_refused(called: Bot, secret: str | Non
     assert answer.status == 401 and listener.taken == []
 
 
-async def test_a_call_is_answered_by_what_became_of_it(called: Bot) -> None:
+async def test_the_webhook_status_tells_whether_the_update_was_stored(called: Bot) -> None:
     channel = called.open()
 
     async def hear(body: bytes) -> HookAnswer:
@@ -478,7 +504,7 @@ async def test_a_call_is_answered_by_what_became_of_it(called: Bot) -> None:
     assert (await hear(update)).status == 503, "nobody takes it any more"
 
 
-async def test_a_webhook_that_cannot_be_reached_is_told_and_set_again(
+async def test_an_unreachable_webhook_is_reported_and_set_again(
     called: Bot, log: pytest.LogCaptureFixture
 ) -> None:
     assert called.hooks is not None
@@ -534,14 +560,14 @@ async def test_a_repetition_says_so_before_anything_else(bot: Bot) -> None:
 async def test_a_refusal_is_in_telegrams_words_without_the_token(bot: Bot, thread: str) -> None:
     channel = bot.open()
     bot.server.then("sendMessage", Fail(400, f"Bad Request: no {bot.server.token} here"))
-    assert await channel.deliver(out(bot)) == Refused("Bad Request: no 123456789:… here")
+    assert await channel.deliver(out(bot)) == SendRefused("Bad Request: no 123456789:… here")
     gone = replace(bot.chat, chat="-99", thread=thread)
     sent = await channel.deliver(replace(out(bot), address=gone))
-    assert sent == Refused("Bad Request: chat not found")
+    assert sent == SendRefused("Bad Request: chat not found")
 
 
-async def test_a_change_of_what_has_no_number_is_refused(bot: Bot) -> None:
-    assert isinstance(await bot.open().deliver(replace(out(bot), edit="no number")), Refused)
+async def test_an_edit_without_a_numeric_id_is_refused(bot: Bot) -> None:
+    assert isinstance(await bot.open().deliver(replace(out(bot), edit="no number")), SendRefused)
 
 
 async def test_typing_is_shown_in_the_thread(bot: Bot) -> None:
@@ -581,7 +607,7 @@ async def stranger(status: int, body: str) -> AsyncIterator[str]:
         (504, "<html>", Doubtful),
     ],
 )
-async def test_who_does_not_speak_like_telegram_refuses_nothing(
+async def test_replies_that_are_not_from_telegram_refuse_nothing(
     bot: Bot, status: int, body: str, kind: type, log: pytest.LogCaptureFixture
 ) -> None:
     async with stranger(status, body) as address:
@@ -592,5 +618,16 @@ async def test_who_does_not_speak_like_telegram_refuses_nothing(
             bot.clock.advance(1)
             await bot.clock.due_within(2)
             assert listener.taken == []
-            assert "not Telegram" in channel.trouble
+            assert NOT_TELEGRAM in channel.trouble
         await channel.aclose()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from([*"ab .:/\n*_`~>#-1é😀。", "http://", "evil.example", "[a]"])))
+def test_parts_of_a_very_long_text_fit_although_they_are_not_rendered(units: list[str]) -> None:
+    bot = Telegram(TelegramSettings(), "1:a", ManualClock())
+    text = "".join(units) * 400
+    for part in bot.split(text):
+        shown = render.telegram(part, named_hosts=())
+        assert shown is not None
+        assert render.utf16_length(shown.text) <= render.TELEGRAM_LENGTH

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.channels.addresses import defang, hosts
-from holdfast.channels.render import Part, telegram, utf16_length
+from holdfast.channels.text.links import defang, hosts
+from holdfast.channels.text.render import Part, telegram, utf16_length
 from tests.fakes.telegram_markup import parse_html
 
 NAMED = frozenset({"example.org"})
@@ -104,7 +104,8 @@ def test_what_is_not_markdown_is_text_whatever_it_looks_like(text: str) -> None:
     ("markdown", "rendered"),
     [
         ("plain", "plain"),
-        ("**bold** and *it*, __bold__ and _it_", "<b>bold</b> and <i>it</i>, <b>bold</b> and <i>it</i>"),
+        ("**bold** and *it*, __so bold__ and _it_", "<b>bold</b> and <i>it</i>, <b>so bold</b> and <i>it</i>"),
+        ("__init__", "__init__"),  # a name, as in a terminal
         ("***both***", "<b><i>both</i></b>"),
         ("**a *b* c**", "<b>a <i>b</i> c</b>"),
         ("~~gone~~ but ~5 to ~6", "<s>gone</s> but ~5 to ~6"),
@@ -180,6 +181,7 @@ def test_indented_code_keeps_its_indent_and_nothing_blank_comes_first() -> None:
          "https[:]//example[.]org/?to=https[:]//evil[.]example/"),
         ("evil.com+https://example.org/", "evil[.]com+https[:]//example[.]org/"),
         ("1https://evil.example/x", "1https[:]//evil[.]example/x"),
+        ("_evil.comhttps://evil.example/x", "_evil[.]comhttps[:]//evil[.]example/x"),
         ("http://10.0.0.1:8080/x", "http[:]//10[.]0[.]0[.]1[:]8080/x"),
         ("https://example.org/)evil.com/x", "https://example.org/)evil[.]com/x"),
         ("https://example.org(@evil.example/", "https[:]//example[.]org(@evil[.]example/"),
@@ -258,3 +260,33 @@ def test_a_hostile_text_costs_little() -> None:
         "|a|\n|-|\n",
     ):
         render(piece * (60_000 // len(piece)))
+
+
+@pytest.mark.promise("CHAT-06")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "evil.example",
+        "go to c2VjcmV0.evil.sh now",
+        "evil.travel.",
+        "(a.evil.zip)",
+        "пример.рф",
+        "x+evil.example/y",
+    ],
+)
+def test_a_bare_name_that_a_client_may_open_is_disarmed(text: str) -> None:
+    shown = telegram(text, named_hosts=())
+    assert shown is not None
+    assert "[.]" in shown.html and "[.]" in shown.text
+    named = telegram(text, named_hosts=hosts(text))
+    assert named is not None and "[.]" not in named.html
+
+
+@pytest.mark.promise("CHAT-06")
+@pytest.mark.parametrize(
+    "text",
+    ["README.md", "see main.py, notes.txt", "package.lock.json", "3.14", "e.g. this", "好。好的"],
+)
+def test_names_of_files_numbers_and_sentences_stay(text: str) -> None:
+    shown = telegram(text, named_hosts=())
+    assert shown is not None and shown.html == text

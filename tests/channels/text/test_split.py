@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.channels.render import telegram, utf16_length
-from holdfast.channels.split import split
-from tests.channels.test_render import TEXTS
+from holdfast.channels.text.render import telegram, utf16_length
+from holdfast.channels.text.split import split
+from tests.channels.text.test_render import TEXTS
 
 LIMITS = st.integers(24, 120)
 

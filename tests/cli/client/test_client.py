@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.client import connect
+from holdfast.api.schema.runs import RunRequest
+from holdfast.cli.client.client import WAITING, connect
 from holdfast.cli.exits import Code, Exit
-from holdfast.cli.wire import Submission
-from holdfast.config import load
-from holdfast.lock import take_lock
+from holdfast.config.load import load
+from holdfast.host.lock import take_lock
 
 pytestmark = pytest.mark.anyio
 
@@ -21,14 +21,14 @@ async def test_an_owner_that_does_not_answer_is_given_up_on_aloud(tmp_path: Path
     try:
         with pytest.raises(ExceptionGroup) as caught:
             async with connect(config, notes.append, patience_s=0.05) as client:
-                await client.submit(Submission(input="hi"))
+                await client.submit(RunRequest(input="hi"))
     finally:
         lock.release()
     (error,) = caught.value.exceptions
     assert isinstance(error, Exit)
     assert error.code is Code.TRY_AGAIN
     assert "does not answer" in str(error)
-    assert notes == ["whoever owns the home is starting or stopping; waiting for it …"]
+    assert notes == [WAITING]
 
 
 async def test_without_an_owner_the_client_is_its_own_and_leaves_the_home_free(
@@ -39,7 +39,7 @@ async def test_without_an_owner_the_client_is_its_own_and_leaves_the_home_free(
     work = tmp_path / "work"
     work.mkdir()
     async with connect(config, notes.append) as client:
-        run_id = await client.submit(Submission(input="hi", workspace=str(work)))
+        run_id = await client.submit(RunRequest(input="hi", workspace=str(work)))
         events = [frame.event.event async for frame in client.follow(run_id)]
         again = [frame.event.event async for frame in client.follow(run_id)]
         assert (await client.status(run_id)).status == "completed"

@@ -1,23 +1,22 @@
 """`holdfast doctor`: the truth about the set-up, quickly, and what to do next."""
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.journal.audit import FILE, Audit, Entry
-from holdfast.lock import take_lock
+from holdfast.host.lock import take_lock
+from holdfast.journal.audit import FILE, Audit, AuditEntry
+from holdfast.tools.exec.spawn import Execution
 from tests.cli import Place, read_until
 from tests.fakes.model_server import Wait, serve, stream
+from tests.tools.exec.test_spawn import keeper, parent
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 async def examine(place: Place, code: int = 0) -> dict[str, Any]:
@@ -63,11 +62,31 @@ async def test_an_open_host_without_names_is_pointed_out(place: Place) -> None:
     assert "allowed_hosts" in report["checks"]["door"]["next_step"]
 
 
+async def test_it_says_how_the_memory_of_commands_is_bounded(place: Place) -> None:
+    finding = (await examine(place))["checks"]["memory"]["finding"]
+    assert "terminal.memory_mb is 0" in finding and "no cgroup" in finding
+    place.configure("[terminal]\nmemory_mb = 100\n")
+    finding = (await examine(place))["checks"]["memory"]["finding"]
+    assert "each process (400 MiB)" in finding and "no cgroup" in finding
+
+
 async def test_a_key_that_others_can_read_is_pointed_out(place: Place) -> None:
     place.configure('[gateway]\napi_key = "0123456789abcdef"\n')
     (place.home / "config.toml").chmod(0o644)
     report = await examine(place)
     assert report["checks"]["config"]["next_step"] == f"chmod 600 {place.home}/config.toml"
+
+
+@pytest.mark.parametrize(("key", "told"), [("x", True), ("ollama", True), ("sk-12345", False)])
+async def test_a_key_that_is_too_short_to_be_hidden_is_pointed_out(
+    place: Place, key: str, told: bool
+) -> None:
+    place.configure(f'[openai]\napi_key = "{key}"\nbase_url = "http://127.0.0.1:9"\n')
+    checks = (await examine(place, 1))["checks"]  # that server is not there
+    assert ("secrets" in checks) is told
+    if told:
+        assert checks["secrets"]["verdict"] == "note"
+        assert "openai.api_key" in checks["secrets"]["finding"]
 
 
 async def test_the_owner_of_the_home_is_seen(place: Place) -> None:
@@ -172,9 +191,9 @@ async def test_a_broken_audit_is_told_of_with_the_command_to_look_at_it(place: P
     place.home.mkdir(mode=0o700)
     ledger = Audit(place.home / FILE, time.time)
     for kind in ("approval.granted", "call.denied"):
-        ledger.append(Entry(kind=kind))
+        ledger.append(AuditEntry(kind=kind))
     ledger.close()
-    assert (await examine(place))["checks"]["audit"]["finding"] == "whole, 2 entries"
+    assert (await examine(place))["checks"]["audit"]["finding"] == "complete, 2 entries"
     file = place.home / FILE
     file.write_text(file.read_text().replace("granted", "refused"))
     broken = (await examine(place, code=1))["checks"]["audit"]
@@ -184,3 +203,25 @@ async def test_a_broken_audit_is_told_of_with_the_command_to_look_at_it(place: P
         more.truncate(5 * 1024 * 1024)
     long = (await examine(place))["checks"]["audit"]
     assert (long["verdict"], "holdfast audit verify" in long["finding"]) == ("ok", True)
+
+
+@pytest.mark.fault("F-19")
+async def test_processes_that_go_on_without_a_gateway_are_listed(
+    place: Place, tmp_path: Path
+) -> None:
+    place.configure("")
+    assert "processes" not in (await examine(place))["checks"]
+    os.mkfifo(tmp_path / "go")
+    script = "echo > go; exec sleep 1000"
+    order = Execution(("/bin/sh", "-c", script), str(tmp_path), {"PATH": "/usr/bin:/bin"}, 60.0)
+    async with keeper(place.home) as it:
+        pid = int(await it.start("stray", order))
+        (tmp_path / "go").read_bytes()
+        os.kill(parent(pid), signal.SIGKILL)  # its shim
+        await it.kill()
+    try:
+        check = (await examine(place))["checks"]["processes"]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert check["verdict"] == "note"
+    assert str(pid) in check["finding"]

@@ -15,11 +15,6 @@ pytestmark = pytest.mark.anyio
 HOUR_S = 3600.0
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 async def fix(place: Place, code: int = 0) -> tuple[list[str], dict[str, Any]]:
     """What was mended, and the whole report."""
     result = await place.holdfast("doctor", "--fix", "--json")
@@ -41,7 +36,7 @@ async def test_where_all_is_well_nothing_is_said_to_be_mended(place: Place) -> N
 
 async def test_a_missing_home_is_made(place: Place) -> None:
     mended, _ = await fix(place)
-    assert mended == [f"{place.home} was missing and is there now"]
+    assert mended == [f"{place.home} was missing and was made"]
     assert mode(place.home) == 0o700
 
 
@@ -69,7 +64,7 @@ async def test_what_is_open_to_others_is_closed_and_workspaces_are_left_alone(
     tool.chmod(0o755)
     mended, report = await fix(place)
     assert mended[0] == f"{place.home} had mode 0755 and has 0700 now"
-    assert f"{secret} was open to other users and is not any more" in mended
+    assert f"{secret} was open to other users and is private now" in mended
     assert (mode(place.home), mode(secret), mode(log), mode(tool)) == (0o700, 0o600, 0o600, 0o755)
     assert secret.read_text() == "0123456789abcdef"
     assert "open to other users" not in json.dumps(
@@ -100,7 +95,7 @@ async def test_drafts_that_were_left_behind_are_taken_away(place: Place) -> None
         ago = path.stat().st_mtime - HOUR_S
         os.utime(path, (ago, ago))
     mended, _ = await fix(place)
-    assert mended == [f"{path} was left behind and is gone now" for path in sorted(old)]
+    assert mended == [f"{path} was left behind and was removed" for path in sorted(old)]
     assert sorted(path.name for path in place.home.iterdir()) == [".config.toml.x4", ".mine"]
 
 
@@ -116,7 +111,7 @@ async def test_a_damaged_index_goes_and_a_whole_one_stays(place: Place) -> None:
     good = index.read_bytes()
     index.write_bytes(good[:5000] + b"\xff" * 3000 + good[8000:])
     assert (await fix(place))[0] == [
-        f"{index} was damaged and is gone; the next search makes it anew"
+        f"{index} was damaged and was removed; the next search rebuilds it"
     ]
     assert not index.exists()
     index.write_text("this is no database, and never was one" * 100)
@@ -140,9 +135,7 @@ async def test_a_unit_that_is_not_what_the_settings_ask_for_is_written_anew(plac
     (place.home / "config.toml").write_text("[gateway]\ndrain_s = 600\n")
     said.unlink()
     mended, report = await fix(place)
-    assert mended == [
-        f"{unit} is what the settings ask for now; it counts after: holdfast gateway restart"
-    ]
+    assert mended == [f"{unit} matches the settings now; to use it: holdfast gateway restart"]
     assert "TimeoutStopSec=630" in unit.read_text()
     assert "--user daemon-reload" in said.read_text()
     assert {c["name"]: c["verdict"] for c in report["checks"]}["unit"] == "ok"
@@ -153,7 +146,7 @@ async def test_settings_that_are_wrong_stay_wrong_and_the_home_is_mended(place: 
     place.configure(text)
     (place.home / "config.toml").chmod(0o644)
     mended, _ = await fix(place, code=78)
-    assert mended == [f"{place.home}/config.toml was open to other users and is not any more"]
+    assert mended == [f"{place.home}/config.toml was open to other users and is private now"]
     assert (place.home / "config.toml").read_text() == text
 
 
@@ -168,4 +161,4 @@ async def test_without_fix_nothing_is_changed(place: Place) -> None:
 
 async def test_what_was_mended_is_told_in_words_too(place: Place) -> None:
     result = await place.holdfast("doctor", "--fix")
-    assert f"✓ mended   {place.home} was missing and is there now\n" in result.out
+    assert f"✓ mended   {place.home} was missing and was made\n" in result.out

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -11,11 +10,6 @@ from tests.cli import Place, read_until, terminal
 from tests.fakes.model_server import ModelServer, Wait, serve, stream, token
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 @pytest.fixture
@@ -99,7 +93,7 @@ async def test_a_model_that_is_not_served_is_refused_before_the_first_word(place
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
         async with terminal(place, "--model", "openai/other") as screen:
-            await screen.read_until("serves openai/fake, not openai/other")
+            await screen.read_until("uses openai/fake, not openai/other")
             assert await screen.process.wait() == 2
 
 

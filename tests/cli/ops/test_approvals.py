@@ -1,22 +1,18 @@
 """`holdfast approvals`: what waits, and the answers to it, from any terminal."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli import help
+from holdfast.cli.ops import approvals
+from holdfast.cli.run.approval import WANTS
 from tests.cli import Place
-from tests.fakes.gateway import ROOT, GatewayProcess, gateway
-from tests.fakes.model_server import ModelServer, serve
+from tests.fakes.gateway import ROOT, GatewayProcess
+from tests.fakes.model_server import ModelServer
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with serve() as server:
-        yield server
 
 
 @pytest.fixture
@@ -25,12 +21,6 @@ def place(tmp_path: Path, model: ModelServer) -> Place:
     place.environ |= {"PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": model.base_url}
     place.environ |= {"HOLDFAST_MODEL": "openai/fake", "OPENAI_API_KEY": "sk-test"}
     return place
-
-
-@pytest.fixture
-async def it(tmp_path: Path, model: ModelServer) -> AsyncIterator[GatewayProcess]:
-    async with gateway(tmp_path, model.base_url) as process:
-        yield process
 
 
 @pytest.fixture
@@ -53,7 +43,7 @@ async def _wait(it: GatewayProcess, effects: Path, tag: str = "x") -> tuple[str,
 async def test_that_nothing_waits_is_said(place: Place) -> None:
     for args in ((), ("list",)):
         result = await place.holdfast("approvals", *args)
-        assert (result.code, result.out, result.err) == (0, "Nothing waits.\n", "")
+        assert (result.code, result.out, result.err) == (0, f"{approvals.NOTHING_WAITS}\n", "")
     assert (await place.holdfast("approvals", "--json")).out == ""
 
 
@@ -66,7 +56,7 @@ async def test_what_waits_is_shown_whole_and_approved_by_the_beginning_of_its_id
     assert listed.out == (
         f"{name}  expires in 10 min  {run_id}\n"
         "  appends a line\n"
-        "  would run:\n"
+        f"  {WANTS}\n"
         "    bump x\n"
         "  choices: once, session, deny\n"
     )
@@ -81,8 +71,8 @@ async def test_what_waits_is_shown_whole_and_approved_by_the_beginning_of_its_id
     again = await place.holdfast("approvals", "approve", name)
     assert (again.code, again.out) == (1, "")
     assert again.err == (
-        f"holdfast: nothing waits under {name}: it was answered, ran out or never was; "
-        "see what waits: holdfast approvals\n"
+        f"holdfast: no request {name} waits: it was answered, has expired or never existed; "
+        "list them: holdfast approvals\n"
     )
 
 
@@ -105,12 +95,12 @@ async def test_the_only_one_that_waits_may_be_denied_without_its_id(
     _, other = await _wait(it, effects, "y")
     unclear = await place.holdfast("approvals", "deny")
     assert unclear.code == 2
-    assert unclear.err == f"holdfast: say which of 2: {name}, {other}\n"
+    assert unclear.err == f"holdfast: 2 requests match: {name}, {other}\n"
     assert (await place.holdfast("approvals", "deny", other)).out == f"{other} denied\n"
     assert (await place.holdfast("approvals", "deny")).out == f"{name} denied\n"
     assert "not approved" in (await it.finished(run_id))["output"]
     nothing = await place.holdfast("approvals", "deny")
-    assert (nothing.code, nothing.err) == (1, "holdfast: nothing waits\n")
+    assert (nothing.code, nothing.err) == (1, "holdfast: no request waits\n")
     assert _lines(effects) == []
 
 
@@ -132,19 +122,16 @@ async def test_without_an_owner_the_run_goes_on_in_the_terminal_that_answers(
     result = await place.holdfast("approvals", "approve", name)
     assert result.code == 0
     assert result.out == f"{name} approved (once)\nthe tool said: bumped x\n"
-    assert f"nobody else serves the home: run {run_id} goes on here" in result.err
+    assert approvals.CONTINUES_HERE.format(run_id=run_id) in result.err
     assert len(_lines(effects)) == 1
-    assert (await place.holdfast("approvals")).out == "Nothing waits.\n"
+    assert (await place.holdfast("approvals")).out == f"{approvals.NOTHING_WAITS}\n"
 
 
 async def test_the_help_says_what_can_be_answered_and_how(place: Place) -> None:
     assert "approvals" in (await place.holdfast("--help")).out
     text = (await place.holdfast("approvals", "--help")).out
-    assert "holdfast approvals approve ID" in text
-    assert "A request is answered once" in text
-    assert "typed before the question appeared is dropped" in (
-        await place.holdfast("run", "--help")
-    ).out.replace("\n", " ")
+    assert help.APPROVALS in text
+    assert help.RUN in (await place.holdfast("run", "--help")).out
 
 
 async def _permit(place: Place, it: GatewayProcess, command: str) -> None:
@@ -164,7 +151,7 @@ async def test_what_is_permitted_for_good_is_listed_and_taken_back(
     place: Place, it: GatewayProcess
 ) -> None:
     nothing = await place.holdfast("approvals", "rules")
-    assert (nothing.code, nothing.out) == (0, "Nothing is permitted for good.\n")
+    assert (nothing.code, nothing.out) == (0, f"{approvals.NO_PERMISSIONS}\n")
     assert (await place.holdfast("approvals", "rules", "--json")).out == ""
     await _permit(place, it, "touch one")
     await _permit(place, it, "touch two")
@@ -181,10 +168,9 @@ async def test_what_is_permitted_for_good_is_listed_and_taken_back(
     again = await place.holdfast("approvals", "revoke", first)
     assert (again.code, again.out) == (1, "")
     assert again.err == (
-        f"holdfast: nothing is permitted for good under {first}; "
-        "see what is: holdfast approvals rules\n"
+        f"holdfast: there is no permission {first}; list them: holdfast approvals rules\n"
     )
     assert (await place.holdfast("approvals", "revoke")).code == 2
     await it.stop()
     assert (await place.holdfast("approvals", "revoke", second)).code == 0
-    assert "Nothing is permitted" in (await place.holdfast("approvals", "rules")).out
+    assert approvals.NO_PERMISSIONS in (await place.holdfast("approvals", "rules")).out

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.audit import FILE, Audit, Entry
+from holdfast.cli.ops.audit import NO_ENTRIES
+from holdfast.journal.audit import FILE, Audit, AuditEntry
 from tests.cli import Place
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def audit(place: Place) -> Iterator[Audit]:
 def record(place: Place) -> None:
     with audit(place) as it:
         it.append(
-            Entry(
+            AuditEntry(
                 kind="approval.granted",
                 who="operator",
                 platform="cli",
@@ -43,14 +44,14 @@ def record(place: Place) -> None:
                 choice="once",
             )
         )
-        it.append(Entry(kind="call.denied", run_id="run_b", result="no\n\x1b[2J\u202ebad"))
+        it.append(AuditEntry(kind="call.denied", run_id="run_b", result="no\n\x1b[2J\u202ebad"))
 
 
 async def test_nothing_recorded_is_said_and_is_not_wrong(place: Place) -> None:
     shown = await place.holdfast("audit")
-    assert (shown.code, shown.out) == (0, "nothing has been recorded\n")
+    assert (shown.code, shown.out) == (0, f"{NO_ENTRIES}\n")
     verified = await place.holdfast("audit", "verify")
-    assert verified.code == 0 and verified.out.startswith("whole: 0 entries")
+    assert verified.code == 0 and verified.out.startswith("complete: 0 entries")
 
 
 async def test_entries_are_shown_a_line_each_and_steer_no_terminal(place: Place) -> None:

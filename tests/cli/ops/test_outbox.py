@@ -10,16 +10,18 @@ import anyio
 import pytest
 from aiohttp import web
 
-from holdfast.channels.channel import Doubtful, Later, Refused
-from holdfast.channels.http import outbox
-from holdfast.channels.http.door import Door, guard
-from holdfast.core.approval import Role
-from holdfast.core.delivery import DeliveryQueued, OnAmbiguous, Status
-from holdfast.core.intents import Capabilities, Principal
+from holdfast.api.auth import Doorway, guard
+from holdfast.api.routes import outbox
+from holdfast.channels.channel import Doubtful, Later, SendRefused
+from holdfast.cli import help
+from holdfast.cli.ops.outbox import NOTHING_WAITS
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat.delivery import DeliveryQueued, DeliveryStatus, OnAmbiguous
+from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import OPERATOR, DeliveryId, RunId
-from holdfast.engine.clerk import Clerk
-from holdfast.journal.audit import Entry
-from holdfast.lock import SOCKET
+from holdfast.engine.admin.deliveries import DeliveryAdmin
+from holdfast.host.lock import SOCKET
+from holdfast.journal.audit import AuditEntry
 from tests.cli import Place
 from tests.engine.postroom import Desk, message, sending
 from tests.fakes.channel import Chat
@@ -28,7 +30,7 @@ from tests.fakes.gateway import ROOT
 
 pytestmark = pytest.mark.anyio
 
-BY = Principal(OPERATOR, Capabilities("cli", answerable=True, late=True), frozenset(Role))
+BY = Principal(OPERATOR, DoorCapabilities("cli", answerable=True, late=True), frozenset(Role))
 
 
 @pytest.fixture
@@ -43,9 +45,9 @@ class Office:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.audit: list[Entry] = []
+        self.audit: list[AuditEntry] = []
 
-    async def note(self, entry: Entry) -> None:
+    async def note(self, entry: AuditEntry) -> None:
         self.audit.append(entry)
 
 
@@ -57,8 +59,8 @@ async def office(place: Place, chat: Chat) -> AsyncIterator[Office]:
     clock = ManualClock(time.time())
     async with sending(place.root, chat, clock=clock, on_ambiguous=OnAmbiguous.HOLD) as desk:
         it = Office(desk)
-        app = web.Application(middlewares=[guard(Door(BY))])
-        outbox.add_routes(app, Clerk(desk.outbox, it.note), BY)
+        app = web.Application(middlewares=[guard(Doorway(BY))])
+        outbox.add_routes(app, DeliveryAdmin(desk.outbox, it.note), BY)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await runner.setup()
         try:
@@ -72,13 +74,13 @@ async def test_that_nothing_waits_is_said(place: Place) -> None:
     async with office(place, Chat()):
         for args in ((), ("list",), ("--all",)):
             result = await place.holdfast("outbox", *args)
-            assert (result.code, result.out, result.err) == (0, "Nothing waits to be sent.\n", "")
+            assert (result.code, result.out, result.err) == (0, f"{NOTHING_WAITS}\n", "")
         assert (await place.holdfast("outbox", "--json")).out == ""
 
 
 async def test_what_is_not_sent_is_listed_with_its_chat_its_age_and_why(place: Place) -> None:
     chat = Chat()
-    chat.answer("42", Refused("blocked\nby the\x1b user"))
+    chat.answer("42", SendRefused("blocked\nby the\x1b user"))
     chat.answer("43", Doubtful("the connection broke"))
     chat.answer("44", anyio.Event())
     async with office(place, chat) as it:
@@ -89,11 +91,11 @@ async def test_what_is_not_sent_is_listed_with_its_chat_its_age_and_why(place: P
             of_run=RunId("run_1"),
         )
         await it.desk.say("42", text)
-        await it.desk.become("out_1", Status.DEAD)
+        await it.desk.become("out_1", DeliveryStatus.DEAD)
         await it.desk.say("43", message(chat, "43", "out_2"))
-        await it.desk.become("out_2", Status.HELD)
+        await it.desk.become("out_2", DeliveryStatus.HELD)
         await it.desk.say("44", message(chat, "44", "out_3"), message(chat, "44", "out_4"))
-        await it.desk.become("out_3", Status.SENDING)
+        await it.desk.become("out_3", DeliveryStatus.SENDING)
         listed = await place.holdfast("outbox")
         assert (listed.code, listed.err) == (0, "")
         lines = listed.out.splitlines()
@@ -129,16 +131,16 @@ async def test_what_is_not_sent_is_listed_with_its_chat_its_age_and_why(place: P
 
 async def test_what_was_given_up_is_sent_after_all_by_the_beginning_of_its_id(place: Place) -> None:
     chat = Chat()
-    chat.answer("42", Refused("blocked"), Refused("blocked"))
+    chat.answer("42", SendRefused("blocked"), SendRefused("blocked"))
     async with office(place, chat) as it:
         await it.desk.say("42", message(chat, "42", "out_12"), message(chat, "42", "out_13"))
-        await it.desk.become("out_13", Status.DEAD)
+        await it.desk.become("out_13", DeliveryStatus.DEAD)
         unclear = await place.holdfast("outbox", "resend", "out_1")
         assert (unclear.code, unclear.out) == (2, "")
-        assert unclear.err == "holdfast: say which of 2: out_13, out_12\n"
+        assert unclear.err == "holdfast: 2 messages match: out_13, out_12\n"
         result = await place.holdfast("outbox", "resend", "out_12")
-        assert (result.code, result.out, result.err) == (0, "out_12 is sent again\n", "")
-        await it.desk.become("out_12", Status.SENT)
+        assert (result.code, result.out, result.err) == (0, "out_12 will be sent again\n", "")
+        await it.desk.become("out_12", DeliveryStatus.SENT)
         assert chat.texts("42") == ["out_12", "out_13", "out_12"]
         assert [(e.kind, e.who, e.what) for e in it.audit] == [
             ("message.resent", "operator", "out_12")
@@ -153,11 +155,11 @@ async def test_what_waits_is_dropped(place: Place) -> None:
     chat.answer("42", Later("down", 3600.0))
     async with office(place, chat) as it:
         await it.desk.say("42", message(chat, "42", "out_1"), message(chat, "42", "out_1.1"))
-        await it.desk.become("out_1", Status.RETRY)
+        await it.desk.become("out_1", DeliveryStatus.RETRY)
         result = await place.holdfast("outbox", "drop", "out_1")  # all of an id is no beginning
         assert (result.code, result.out, result.err) == (0, "out_1 dropped\n", "")
-        await it.desk.become("out_1.1", Status.SENT)
-        assert (await place.holdfast("outbox")).out == "Nothing waits to be sent.\n"
+        await it.desk.become("out_1.1", DeliveryStatus.SENT)
+        assert (await place.holdfast("outbox")).out == f"{NOTHING_WAITS}\n"
         assert "dropped by the operator" in (await place.holdfast("outbox", "--all")).out
         again = await place.holdfast("outbox", "drop", "out_1")
         assert (again.code, again.err) == (1, "holdfast: Message out_1 was given up already.\n")
@@ -169,11 +171,11 @@ async def test_a_message_that_is_not_there_is_not_found(place: Place) -> None:
             unknown = await place.holdfast("outbox", word, "out_0")
             assert (unknown.code, unknown.out) == (1, "")
             assert unknown.err == (
-                "holdfast: there is no message out_0; see what is not sent: holdfast outbox --all\n"
+                "holdfast: there is no message out_0; list them: holdfast outbox --all\n"
             )
             unnamed = await place.holdfast("outbox", word)
             assert (unnamed.code, unnamed.out) == (2, "")
-            assert f"say which: holdfast outbox {word} ID" in unnamed.err
+            assert f"the ID is missing: holdfast outbox {word} ID" in unnamed.err
         assert it.audit == []
 
 
@@ -181,22 +183,22 @@ async def test_the_help_says_what_can_be_done(place: Place) -> None:
     assert "outbox" in (await place.holdfast("--help")).out
     text = (await place.holdfast("outbox", "--help")).out
     assert "holdfast outbox resend ID" in text
-    assert "held: it waits for your word" in text
+    assert help.OUTBOX in text
 
 
 async def test_without_a_gateway_a_word_is_kept_for_the_next_one(place: Place) -> None:
     chat, clock = Chat(), ManualClock(time.time())
-    chat.answer("42", Refused("blocked"), Refused("blocked"))
+    chat.answer("42", SendRefused("blocked"), SendRefused("blocked"))
     place.home.mkdir(mode=0o700)
     async with sending(place.home, chat, clock=clock) as desk:
         await desk.say("42", message(chat, "42", "out_1"), message(chat, "42", "out_2"))
-        await desk.become("out_2", Status.DEAD)
+        await desk.become("out_2", DeliveryStatus.DEAD)
     assert (await place.holdfast("outbox")).out.startswith("out_2  dead  chat 42  ")
     resent = await place.holdfast("outbox", "resend", "out_1")
-    assert (resent.code, resent.out) == (0, "out_1 is sent again\n")
-    assert "it goes out with: holdfast gateway start" in resent.err
+    assert (resent.code, resent.out) == (0, "out_1 will be sent again\n")
+    assert "to send the message: holdfast gateway start" in resent.err
     assert (await place.holdfast("outbox", "drop", "out_1")).out == "out_1 dropped\n"
     assert (await place.holdfast("outbox", "resend", "out_2")).code == 0
     async with sending(place.home, chat, clock=clock) as desk:
-        await desk.become("out_2", Status.SENT)
+        await desk.become("out_2", DeliveryStatus.SENT)
         assert chat.texts("42") == ["out_1", "out_2", "out_2"]

@@ -9,6 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli.ops import channels, pair
+from holdfast.core.chat.access import LISTED, WELCOME
 from holdfast.journal import audit
 from tests.cli import Place, read_until, terminal
 from tests.fakes import webhook
@@ -18,7 +20,6 @@ from tests.fakes.webhook import Platform
 pytestmark = pytest.mark.anyio
 
 SECRET = "whsec_" + base64.b64encode(b"canary-" * 5).decode()
-UNCHECKED = "(what they call themselves; nobody has checked it)"
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ async def test_a_stranger_is_let_in_told_so_heard_and_shut_out(
         "configuration",
     ]
     assert eve.startswith("webhook:678 ")
-    assert "waits, their code expires in 10 min" in eve
+    assert "waits, code expires in 10 min" in eve
     assert code not in waits.out
     assert "\x1b" not in waits.out
 
@@ -84,18 +85,18 @@ async def test_a_stranger_is_let_in_told_so_heard_and_shut_out(
     assert (done.code, done.err) == (0, "")
     who, name, roles, last = (line for line in done.out.splitlines()[1:])
     assert who == "id        678"
-    assert name.endswith(f"Eve\\u{{202e}}\\u{{1b}}[31m  {UNCHECKED}")
+    assert name.endswith(f"Eve\\u{{202e}}\\u{{1b}}[31m  {pair.UNVERIFIED}")
     assert roles == "roles     run, approve"
-    assert last == "webhook:678 is let in; to take it back: holdfast users remove webhook:678"
-    await says(platform, "678", "You are in.")
+    assert last == pair.LET_IN.format(user="webhook:678")
+    await says(platform, "678", WELCOME)
     platform.say("678", "678", "list the files here")
     await says(platform, "678", "offline")
     platform.say("678", "678", "/help")
-    await says(platform, "678", "/stop ends")
+    await says(platform, "678", "/stop stops")
     assert (await place.holdfast("pair", code, "--yes")).code == 1, "it works once"
 
     removed = await place.holdfast("users", "remove", "webhook:678")
-    assert (removed.code, removed.out) == (0, "webhook:678 is shut out.\n")
+    assert (removed.code, removed.out) == (0, "webhook:678 is removed.\n")
     assert (await place.holdfast("users")).out == f"{boss}\n"
     assert await code_of(platform, "678") != code, "a stranger again"
     kinds = [line.kind for line in audit.read(place.home / audit.FILE, "")]
@@ -114,12 +115,12 @@ async def test_at_a_terminal_nobody_is_let_in_without_a_yes(
             assert "id        678" in said
             assert "roles     read" in said
             await asked.type(answer)
-            assert "nobody was let in" in await asked.read_until("let in\r\n")
+            assert pair.NOT_PAIRED in await asked.read_until("let in\r\n")
             assert await asked.process.wait() == 1
     async with terminal(place, "pair", code, "--roles", "read,run") as asked:
         await asked.read_until("[y/N] ")
         await asked.type("y\n")
-        await asked.read_until("is let in; to take it back: holdfast users remove webhook:678")
+        await asked.read_until("is let in; to undo: holdfast users remove webhook:678")
         assert await asked.process.wait() == 0
     (_, line) = (await place.holdfast("users", "list", "--json")).out.splitlines()
     eve = json.loads(line)
@@ -131,19 +132,19 @@ async def test_what_is_wrong_is_said_with_what_to_do(place: Place, platform: Pla
     code = await code_of(platform, "678")
     nobody = await place.holdfast("pair", code)
     assert nobody.code == 2
-    assert "nobody is there to confirm it; to let them in without being asked: --yes" in nobody.err
+    assert pair.NO_TERMINAL in nobody.err
     roles = await place.holdfast("pair", code, "--roles", "run,root")
     assert (roles.code, roles.err) == (
         2,
-        "holdfast: there is no role root; there are read, run, approve, admin\n",
+        "holdfast: there is no role root; the roles are read, run, approve, admin\n",
     )
     assert (await place.holdfast("pair", code, "--roles", "")).code == 2
     unclear = await place.holdfast("users", "remove", "678")
     assert unclear.code == 2
-    assert "as `holdfast users` shows them: telegram:12345" in unclear.err
+    assert "as `holdfast users` shows it" in unclear.err
     listed = await place.holdfast("users", "remove", "webhook:boss")
     assert (listed.code, listed.out) == (1, "")
-    assert "let in by the configuration: take it out there" in listed.err
+    assert LISTED.rstrip(".") in listed.err
     unknown = await place.holdfast("users", "remove", "webhook:9")
     assert (unknown.code, unknown.err) == (1, "holdfast: webhook:9 is not paired.\n")
 
@@ -151,7 +152,7 @@ async def test_what_is_wrong_is_said_with_what_to_do(place: Place, platform: Pla
 @pytest.mark.usefixtures("it")
 async def test_whoever_guesses_is_told_when_to_try_again(place: Place) -> None:
     script = (
-        "import sys; from holdfast.cli.command import main\n"
+        "import sys; from holdfast.cli.main import main\n"
         "print(*{main(['pair', 'WRONG', '--yes']) for _ in range(10)})"
     )
     done = await anyio.run_process(
@@ -169,7 +170,7 @@ async def test_without_a_gateway_it_is_said_what_to_do(place: Place) -> None:
         result = await place.holdfast(*args)
         assert (result.code, result.out) == (75, "")
         assert result.err == (
-            f"holdfast: no gateway serves {place.home}, so nobody hears chats; "
+            f"holdfast: no gateway serves {place.home}, so no chat messages are received; "
             "start one: holdfast gateway start\n"
         )
     assert not (place.home / "journal.db").exists()
@@ -188,7 +189,7 @@ async def test_a_terminal_that_has_the_home_is_no_gateway(place: Place) -> None:
 async def test_each_channel_is_shown_with_how_it_is_doing(place: Place, platform: Platform) -> None:
     nothing = await place.holdfast("channels")
     assert (nothing.code, nothing.err) == (0, "")
-    assert nothing.out.startswith("No channel is set up.")
+    assert nothing.out == f"{channels.NO_CHANNEL}\n"
     place.configure(
         f'[channels.webhook]\nurl = "{platform.url}"\nHOLDFAST_WEBHOOK_SECRET = "{SECRET}"\n'
         "[channels.telegram]\nenabled = false\n"
@@ -216,7 +217,7 @@ async def test_each_channel_is_shown_with_how_it_is_doing(place: Place, platform
         ("webhook", True, ""),
         ("telegram", False, ""),
     ]
-    assert "✓ channel  webhook is heard\n" in doctor.out
+    assert "✓ channel  webhook receives\n" in doctor.out
     assert "canary" not in doctor.out + doctor.err + awake.out
     assert SECRET not in doctor.out + doctor.err + awake.out
 
@@ -232,7 +233,7 @@ async def test_what_was_given_up_is_told_of_and_settings_are_shown_as_they_are_w
         while told not in (shown := await place.holdfast("channels")).out:
             assert "undelivered" in shown.out, shown
     doctor = await place.holdfast("doctor")
-    stuck = "! channel  webhook is heard; messages that wait for you: 1 given up\n"
+    stuck = "! channel  webhook receives; messages that wait for you: 1 given up\n"
     assert stuck in doctor.out
     assert "  see them: holdfast outbox\n" in doctor.out
     users = '{ "boss" = ["admin"] }'
@@ -247,12 +248,12 @@ async def test_the_doctor_tells_what_keeps_a_channel_from_being_had(place: Place
     assert "✗ channel  telegram is on and there is no TELEGRAM_BOT_TOKEN\n" in missing.out
     place.environ["TELEGRAM_BOT_TOKEN"] = "12345:canary"
     shut = await place.holdfast("doctor")
-    assert "! channel  telegram is heard once a gateway runs, and nobody is let in\n" in shut.out
+    assert "! channel  telegram receives once a gateway runs, and no user is let in\n" in shut.out
     place.configure("")
     place.environ["HOLDFAST_WEBHOOK_SECRET"] = SECRET
     found = await place.holdfast("doctor")
-    assert "✓ channel  telegram is heard once a gateway runs\n" in found.out
-    assert "! channel  there is HOLDFAST_WEBHOOK_SECRET, and webhook is not set up\n" in found.out
+    assert "✓ channel  telegram receives once a gateway runs\n" in found.out
+    assert "! channel  HOLDFAST_WEBHOOK_SECRET is set, but webhook is not configured\n" in found.out
     shown = await place.holdfast("config")
     assert 'channels.telegram.TELEGRAM_BOT_TOKEN "********"' in shown.out
     for result in (missing, shut, found, shown):

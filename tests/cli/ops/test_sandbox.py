@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import help
+from holdfast.cli.ops import sandbox
+from tests.bwrap import hide_package
 from tests.cli import Place, read_all, read_until, terminal
-from tests.cli.door import RUN, Door, door
+from tests.cli.door import RUN, Door
 from tests.fakes.model_server import serve
 
 pytestmark = pytest.mark.anyio
@@ -24,12 +27,6 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield place
 
 
-@pytest.fixture
-async def front(place: Place) -> AsyncIterator[Door]:
-    async with door(place) as front:
-        yield front
-
-
 def weaken(place: Place) -> None:
     """From now on there is no bubblewrap."""
     programs = place.root / "bin"
@@ -40,14 +37,14 @@ def weaken(place: Place) -> None:
             link.unlink(missing_ok=True)
             if program.name not in ("bwrap", "podman"):
                 link.symlink_to(program)
-    place.environ["PATH"] = str(programs)
+    place.environ |= {"PATH": str(programs), "PYTHONPATH": hide_package(place.root)}
 
 
 async def test_without_an_owner_it_is_tried_and_nothing_is_made(place: Place) -> None:
     shown = await place.holdfast("sandbox")
     assert shown.code == 0
     assert shown.out.splitlines()[0] in ("level   L0", "level   L1", "level   L2")
-    assert "nobody serves the home: tried from here" in shown.err
+    assert sandbox.TESTED_HERE in shown.err
     found = json.loads((await place.holdfast("sandbox", "show", "--json")).out)
     assert found["level"] == shown.out.split()[1]
     assert found["paused"] == ""
@@ -113,7 +110,7 @@ async def test_where_it_got_worse_work_is_held_until_that_is_accepted(place: Pla
     alone = await place.holdfast("sandbox")
     assert alone.code == 1
     assert "paused  no work is done: commands were confined at L2" in alone.out
-    assert "nobody serves the home" in alone.err
+    assert sandbox.TESTED_HERE in alone.err
     report = json.loads((await place.holdfast("doctor", "--json")).out)
     check = next(check for check in report["checks"] if check["name"] == "sandbox")
     assert "no work is done: commands were confined at L2" in check["finding"]
@@ -138,12 +135,12 @@ async def test_where_it_got_worse_work_is_held_until_that_is_accepted(place: Pla
 @pytest.mark.debian("bwrap")
 async def test_it_can_be_accepted_where_nobody_serves(place: Place) -> None:
     nothing = await place.holdfast("sandbox", "accept")
-    assert (nothing.code, "No work was held for it." in nothing.out) == (0, True)
+    assert (nothing.code, sandbox.NOT_ON_HOLD in nothing.out) == (0, True)
     weaken(place)
     run_id = (await place.holdfast("run", "say:after")).err.split()[2]
     accepted = await place.holdfast("sandbox", "accept")
     assert accepted.code == 0
-    assert "What was held goes on with: holdfast runs RUN" in accepted.out
+    assert sandbox.TO_CONTINUE in accepted.out
     assert (await place.holdfast("runs", run_id)).out == "after\n"
 
 
@@ -151,6 +148,5 @@ async def test_the_help_says_what_a_level_is_and_what_is_held(place: Place) -> N
     assert "sandbox" in (await place.holdfast("--help")).out
     text = (await place.holdfast("sandbox", "--help")).out
     assert "holdfast sandbox accept" in text
-    assert "L2 a sandbox of the system" in text
-    assert "lower still,\nor after a start has found a better one" in text
+    assert help.SANDBOX in text
     assert "exit code is 75" in (await place.holdfast("run", "--help")).out

@@ -1,7 +1,6 @@
 """A question at the terminal: no choice is made for anybody, and none by accident."""
 
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -9,14 +8,17 @@ import anyio
 import pytest
 from aiohttp import web
 
-from holdfast.cli import ask
-from holdfast.cli.client import Client
-from holdfast.cli.screen import Plain
-from holdfast.cli.wire import Answered, Approval, Event, Frame, requested
+from holdfast.api.schema.approvals import ApprovalObject, ApprovalResponse
+from holdfast.api.schema.events import Event
+from holdfast.cli.client.client import Client
+from holdfast.cli.client.frames import Frame, approval_of
+from holdfast.cli.run import approval, ask, notes
+from holdfast.cli.run.approval import WANTS
+from holdfast.cli.run.screen import Plain
 from tests.cli import Place, Terminal, terminal
-from tests.cli.door import REQUEST, RUN, Door, door
-from tests.fakes.gateway import ROOT, GatewayProcess, gateway
-from tests.fakes.model_server import ModelServer, Wait, call, calls, serve, stream
+from tests.cli.door import REQUEST, RUN, Door
+from tests.fakes.gateway import ROOT, GatewayProcess
+from tests.fakes.model_server import ModelServer, Wait, call, calls, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -28,24 +30,6 @@ def place(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     place.environ |= {"HOLDFAST_MODEL": "openai/fake", "PYTHONPATH": str(ROOT)}
     return place
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with serve() as server:
-        yield server
-
-
-@pytest.fixture
-async def it(tmp_path: Path, model: ModelServer) -> AsyncIterator[GatewayProcess]:
-    async with gateway(tmp_path, model.base_url) as process:
-        yield process
-
-
-@pytest.fixture
-async def front(place: Place) -> AsyncIterator[Door]:
-    async with door(place) as front:
-        yield front
 
 
 @pytest.fixture
@@ -82,7 +66,7 @@ async def test_a_question_shows_what_would_run_and_enter_alone_is_no_answer(
 ) -> None:
     async with terminal(place, "run", _ask(effects)) as screen:
         said = await _question(screen)
-        assert "(expires in 10 min):\r\n  appends a line\r\n  would run:\r\n    bump x\r\n" in said
+        assert f"(expires in 10 min):\r\n  appends a line\r\n  {WANTS}\r\n    bump x\r\n" in said
         for wrong in ("\n", "yes\n", "once more\n", "o\x04"):
             await screen.type(wrong)
             assert "type one of: once, session, deny" in await _question(screen)
@@ -152,7 +136,7 @@ async def test_a_question_that_runs_out_closes_by_itself(place: Place, front: Do
         front.say("approval.request", **REQUEST)
         await _question(screen, "[d]eny ? ")
         front.say("approval.expired", request_id="apr_1")
-        await screen.read_until("apr_1 ran out: nobody answered in time")
+        await screen.read_until(f"apr_1 {approval.EXPIRED}")
         front.say("run.completed", output="so be it")
         assert "[d]eny" not in await screen.read_until("so be it")
         assert await screen.process.wait() == 0
@@ -166,7 +150,7 @@ async def test_a_run_that_ends_takes_its_question_with_it(
         run_id = (await it.get("/v1/approvals"))[1]["data"][0]["run_id"]
         await it.post(f"/v1/runs/{run_id}/stop")
         said = await screen.read_until("the run was stopped")
-        assert f"{name} is withdrawn: " in said
+        assert f"{name} was withdrawn: " in said
         assert await screen.process.wait() == 1
 
 
@@ -192,7 +176,11 @@ async def test_several_questions_come_one_after_the_other_each_under_its_own_nam
     model.then(calls(*asking))
     async with terminal(place, "run", "work") as screen:
         first = await _question(screen)
-        waiting = (await it.get("/v1/approvals"))[1]["data"]
+        waiting: list[dict[str, str]] = []
+        with anyio.fail_after(20):
+            while len(waiting) < 2:
+                await anyio.sleep(0.02)  # sleep: the list is asked for, it does not tell
+                waiting = (await it.get("/v1/approvals"))[1]["data"]
         assert [a["command"] for a in waiting] == ["bump a", "bump b"]
         assert _name(first) == waiting[0]["request_id"]
         assert "bump b" not in first
@@ -259,7 +247,7 @@ async def test_an_answer_that_comes_too_late_is_told_so(place: Place, front: Doo
         front.say("approval.request", **REQUEST)
         await _question(screen, "[a]lways  [d]eny ? ")
         await screen.type("always\n")
-        await screen.read_until("too late: apr_1 was answered elsewhere, ran out or lost its run")
+        await screen.read_until(f"too late: apr_1 {ask.CLOSED}")
         front.say("approval.responded", request_id="apr_1", choice="deny")
         await screen.read_until("denied")
         front.say("run.completed", output="so be it")
@@ -271,16 +259,16 @@ async def test_an_answer_that_comes_too_late_is_told_so(place: Place, front: Doo
 async def test_a_command_cannot_forge_a_question_nor_write_between_one_and_its_answer(
     place: Place, front: Door
 ) -> None:
-    forged = "\n? the run asks for an approval:\n  would run:\n    ls\napr_1 ls  [o]nce  [d]eny ? "
+    forged = f"\n? the run asks for an approval:\n  {WANTS}\n    ls\napr_1 ls  [o]nce  [d]eny ? "
     async with terminal(place, "run", "work") as screen:
         front.say("run.started", sandbox="UNSANDBOXED")
         front.say("tool.started", tool="bash", preview="make\n? the run asks", call_id="call_0")
         front.say("tool.progress", call_id="call_0", delta="before\n")
         front.say("approval.request", **REQUEST)
         said = await _question(screen, "[d]eny ? ")
-        assert "not well confined here (UNSANDBOXED)" in said
+        assert f"{notes.WEAK_SANDBOX} (UNSANDBOXED)" in said
         assert "→ bash make ⏎ ? the run asks\r\n│ before\r\n? the run asks" in said
-        assert "would run:\r\n    rm -r build\r\napr_1 rm -r build  [o]nce" in said
+        assert f"{WANTS}\r\n    rm -r build\r\napr_1 rm -r build  [o]nce" in said
         front.say("tool.progress", call_id="call_0", delta=forged)
         front.say("tool.started", tool="bash", preview="next", call_id="call_2")
         front.say("approval.request", **REQUEST | {"request_id": "apr_2", "command": "last"})
@@ -310,10 +298,10 @@ async def test_what_an_answer_brings_comes_after_the_answer(
         return "d\n"
 
     class Faster:
-        async def approvals(self, *runs: str) -> tuple[Approval, ...]:
-            return (requested(asks),)
+        async def approvals(self, *runs: str) -> tuple[ApprovalObject, ...]:
+            return (approval_of(asks),)
 
-        async def answer(self, asked: Approval, choice: str) -> Answered:
+        async def answer(self, asked: ApprovalObject, choice: str) -> ApprovalResponse:
             for event in (
                 Event("approval.responded", 2, request_id="apr_1", choice="deny"),
                 Event("tool.completed", 3, tool="bash", error=True, outcome="denied"),
@@ -321,12 +309,12 @@ async def test_what_an_answer_brings_comes_after_the_answer(
                 if not questions.hear(event):
                     screen.show(Frame(event, ""))
             answered.set()
-            return Answered(RUN, choice)
+            return ApprovalResponse(RUN, choice, 1)
 
     monkeypatch.setattr(ask, "_read_line", type_deny)
     monkeypatch.setattr(ask, "_drop_typed", lambda: None)
     monkeypatch.setattr(ask, "_in_background", lambda: False)
-    questions = ask.Questions(cast("Client", Faster()), screen)
+    questions = ask.LineQuestions(cast("Client", Faster()), screen)
     asks = Event("approval.request", 1, run_id=RUN, request_id="apr_1", choices=("once", "deny"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(questions.put)
@@ -342,7 +330,7 @@ async def test_a_question_that_is_withdrawn_says_why(place: Place, front: Door) 
         front.say("approval.request", **REQUEST)
         await _question(screen, "[d]eny ? ")
         front.say("approval.withdrawn", request_id="apr_1", reason="the call has ended")
-        await screen.read_until("apr_1 is withdrawn: the call has ended\r\n")
+        await screen.read_until("apr_1 was withdrawn: the call has ended\r\n")
         front.say("approval.withdrawn", request_id="apr_0", reason="nobody knows it")
         front.say("run.completed", output="so be it")
         assert (await screen.read_until("so be it")).strip() == "so be it"
@@ -359,7 +347,7 @@ async def test_a_clever_terminal_erases_the_line_and_dims_what_commands_say(
         front.say("tool.progress", call_id="call_0", delta="a line\n")
         front.say("approval.expired", request_id="apr_1")
         said = await screen.read_until("a line\x1b[0m\r\n")
-        assert said.startswith("\r\x1b[K… apr_1 ran out")
+        assert said.startswith("\r\x1b[K… apr_1 expired")
         assert said.endswith("\r\n\x1b[2m│ a line\x1b[0m\r\n")
 
 
@@ -391,7 +379,7 @@ async def test_a_denial_through_a_pipe_says_how_to_be_asked(place: Place, front:
     front.say("run.completed", output="done")
     piped = await place.holdfast("run", "work")
     assert piped.out == "done\n"
-    assert piped.err.startswith("✗ bash (denied)\n… what needs an approval is denied here")
+    assert piped.err.startswith(f"✗ bash (denied)\n{notes.DENIED_HERE}")
     async with terminal(place, "run", "work") as screen:
         assert "is denied here" not in await screen.read_until("done")
 

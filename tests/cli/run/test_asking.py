@@ -1,15 +1,15 @@
 """A run asks its user at the terminal: the next line is the answer, and none is lost."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast.cli.run.approval import WANTS
+from holdfast.tools.ask import NO_USER
 from tests.cli import Place, terminal
-from tests.cli.door import RUN, Door, door
-from tests.fakes.gateway import ROOT, GatewayProcess, gateway
-from tests.fakes.model_server import ModelServer, serve
+from tests.cli.door import RUN, Door
+from tests.fakes.gateway import ROOT, GatewayProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -21,24 +21,6 @@ def place(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     place.environ |= {"HOLDFAST_MODEL": "openai/fake", "PYTHONPATH": str(ROOT)}
     return place
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with serve() as server:
-        yield server
-
-
-@pytest.fixture
-async def it(tmp_path: Path, model: ModelServer) -> AsyncIterator[GatewayProcess]:
-    async with gateway(tmp_path, model.base_url) as process:
-        yield process
-
-
-@pytest.fixture
-async def front(place: Place) -> AsyncIterator[Door]:
-    async with door(place) as front:
-        yield front
 
 
 def _ask(question: str, *options: str) -> str:
@@ -82,7 +64,7 @@ async def test_in_a_conversation_the_next_line_is_the_answer_and_the_one_after_i
 async def test_through_a_pipe_nobody_is_asked(place: Place, it: GatewayProcess) -> None:
     done = await place.holdfast("run", _ask("Which colour?"))
     assert done.code == 0
-    assert "Nobody can be asked here" in done.out
+    assert NO_USER in done.out
 
 
 @pytest.mark.promise("HALT-09")
@@ -132,7 +114,7 @@ async def test_a_question_whose_run_ends_is_withdrawn(place: Place, front: Door)
         await screen.read_until(NUMBERED)
         front.say("run.failed", error="it broke", code="internal_error")
         said = await screen.read_until("it broke")
-        assert "the question is withdrawn: the run is over" in said
+        assert "the question was withdrawn: the run is over" in said
         assert await screen.process.wait() == 1
 
 
@@ -158,7 +140,7 @@ async def test_what_a_task_of_the_run_asks_is_asked_at_its_terminal(
     deeper = msgspec.json.encode({"task": f"tool:delegate_task {task}"}).decode()
     async with terminal(place, "run", f"tool:delegate_task {deeper}") as screen:
         said = await screen.read_until("[d]eny ? ")
-        assert "would run:\r\n    bump x" in said
+        assert f"{WANTS}\r\n    bump x" in said
         await screen.type("once\n")
         await screen.read_until("the tool said: bumped x")
         assert await screen.process.wait() == 0

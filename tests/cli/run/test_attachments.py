@@ -9,16 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.attachments import (
-    Attachment,
-    Unreadable,
-    check,
-    dropped,
-    mentioned,
-    read,
-)
+from holdfast.api.schema.runs import RunRequest
+from holdfast.cli.client.input import input_of
 from holdfast.cli.exits import Code
-from holdfast.cli.wire import Submission, spoken
+from holdfast.cli.run.attachments import Attachment, BadAttachment, check, dropped, mentioned, read
+from holdfast.core.images import NOT_AN_IMAGE
 from holdfast.core.messages import Image
 from tests.cli import Place
 from tests.fakes.model_server import ModelServer, serve
@@ -60,11 +55,11 @@ def test_what_cannot_be_attached_is_said_in_words(tmp_path: Path) -> None:
         ".": "is not a file",
         "pipe.png": "is not a file",
         "empty.png": "empty.png is empty",
-        "text.png": "text.png is no PNG, JPEG, GIF or WebP picture",
+        "text.png": f"text.png {NOT_AN_IMAGE}",
         "huge.png": "huge.png is over 5 MiB",
     }
     for name, reason in reasons.items():
-        with pytest.raises(Unreadable, match=reason) as caught:
+        with pytest.raises(BadAttachment, match=reason) as caught:
             read(tmp_path / name)
         assert caught.value.code is Code.USAGE
         assert "\n" not in str(caught.value)
@@ -144,29 +139,24 @@ def test_too_much_for_one_request_is_said_before_it_is_sent() -> None:
     check([small] * 8, "words", 10 * MB)
     check([large], "words", 10 * MB)
     check([], "w" * (20 * MB), 10 * MB)
-    with pytest.raises(Unreadable, match="8 pictures at most"):
+    with pytest.raises(BadAttachment, match="at most 8 images"):
         check([small] * 9, "", 10 * MB)
-    with pytest.raises(Unreadable, match="10 MB"):
+    with pytest.raises(BadAttachment, match="10 MB"):
         check([large, large], "", 10 * MB)
-    with pytest.raises(Unreadable, match="limits.body_mb"):
+    with pytest.raises(BadAttachment, match="limits.body_mb"):
         check([large], "w" * (4 * MB), 10 * MB)
 
 
 def test_a_submission_is_plain_text_wherever_that_will_do() -> None:
     image = Image("image/png", b"a picture")
-    assert spoken("hi", []) == "hi"
+    assert input_of("hi", []) == "hi"
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,YSBwaWN0dXJl"}}
     for words, parts in (("hi", [{"type": "text", "text": "hi"}, part]), ("", [part])):
-        sent = msgspec.json.encode(Submission(input=spoken(words, [image])))
+        sent = msgspec.json.encode(RunRequest(input=input_of(words, [image])))
         assert msgspec.json.decode(sent) == {"input": [{"content": parts, "role": "user"}]}
 
 
 # Through the command.
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 @pytest.fixture
@@ -201,7 +191,7 @@ async def test_a_picture_alone_is_enough_for_a_run(place: Place, server: ModelSe
 
 async def test_a_picture_that_is_none_is_wrong_usage(place: Place, server: ModelServer) -> None:
     (place.work / "a.png").write_text("no picture")
-    for name, why in (("a.png", "no PNG, JPEG"), ("b.png", "No such file")):
+    for name, why in (("a.png", NOT_AN_IMAGE), ("b.png", "No such file")):
         result = await place.holdfast("run", "look", "--image", name)
         assert (result.code, result.out) == (2, "")
         assert why in result.err

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli import live
-from holdfast.cli.live import Margin, fold
+from holdfast.cli.run import live
+from holdfast.cli.run.live import Margin
+from holdfast.core.text.width import fold
 
 
 def test_a_long_line_bears_the_mark_in_every_row_it_makes(monkeypatch: pytest.MonkeyPatch) -> None:

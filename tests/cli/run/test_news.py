@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli.run import notes
 from tests.cli import Place, Terminal, terminal
-from tests.cli.door import EARLIER, REQUEST, RUN, Door, door
+from tests.cli.door import EARLIER, REQUEST, RUN, Door
 from tests.fakes.gateway import ROOT, GatewayProcess, Stream, gateway, read_events
 from tests.fakes.model_server import (
     DONE,
@@ -19,7 +20,6 @@ from tests.fakes.model_server import (
     calls,
     finish,
     say,
-    serve,
     stream,
     token,
 )
@@ -27,10 +27,7 @@ from tests.fakes.model_server import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with serve() as server:
-        yield server
+UNASKED = '[approval]\nmode = "sandboxed"\n'  # nobody is asked about what is told of here
 
 
 @pytest.fixture
@@ -38,19 +35,14 @@ def place(tmp_path: Path, model: ModelServer) -> Place:
     place = Place(tmp_path)
     place.environ |= {"PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": model.base_url}
     place.environ |= {"HOLDFAST_MODEL": "openai/fake", "OPENAI_API_KEY": "sk-test"}
+    place.configure(UNASKED)
     return place
 
 
 @pytest.fixture
 async def it(tmp_path: Path, model: ModelServer) -> AsyncIterator[GatewayProcess]:
-    async with gateway(tmp_path, model.base_url) as process:
+    async with gateway(tmp_path, model.base_url, UNASKED) as process:
         yield process
-
-
-@pytest.fixture
-async def front(place: Place) -> AsyncIterator[Door]:
-    async with door(place) as front:
-        yield front
 
 
 def background(command: str) -> str:
@@ -91,7 +83,7 @@ async def test_a_late_end_is_shown_in_the_open_terminal_with_the_run_that_follow
         said = await screen.read_until("\n› ")
         assert '"notify_on_complete":true' in said
         name = "proc_" + said.rpartition("proc_")[2].partition('"')[0]
-        said = await screen.read_until("DONE\r\n› ")
+        said = await screen.read_until("]\r\n› ")
         assert f"● background process {name}: exit code 0\r\n" in said
         assert f"echo: [Background process {name} has ended: exit code 0." in said
         assert "another run" not in said
@@ -114,7 +106,7 @@ async def test_what_came_late_while_nobody_looked_is_shown_at_the_next_start(
         session_id = session(await leave(screen))
     await hear(it, session_id, "process.ended")
     async with terminal(place, "--session", session_id) as screen:
-        said = await screen.read_until("DONE\r\n› ")
+        said = await screen.read_until("]\r\n› ")
         assert re.search(r"since you last spoke here:\r\n● .*: exit code 0\r\n", said)
         assert "before" not in said
         assert "→ terminal" not in said
@@ -135,10 +127,10 @@ async def test_without_an_owner_a_process_ends_with_us_and_the_next_start_tells_
         await screen.type(background("sleep 1000") + "\n")
         await screen.read_until("\n› ")
         said = await leave(screen)
-        assert "end with us, all but detached ones:\r\n  proc_" in said
+        assert f"{notes.PROCESSES_END}\r\n  proc_" in said
         assert ": sleep 1000\r\n" in said
     async with terminal(place, "--session", session(said)) as screen:
-        said = await screen.read_until("It wrote nothing.\r\n› ")
+        said = await screen.read_until("]\r\n› ")
         assert re.search(r"● background process \S+: killed by the restart", said)
         await leave(screen)
 
@@ -147,10 +139,10 @@ async def test_without_an_owner_a_process_ends_with_us_and_the_next_start_tells_
 async def test_a_single_run_says_that_its_background_process_ends_with_it(place: Place) -> None:
     result = await place.holdfast("run", background("sleep 1000"))
     assert result.code == 0
-    assert "end with us, all but detached ones:\n  proc_" in result.err
+    assert f"{notes.PROCESSES_END}\n  proc_" in result.err
     assert ": sleep 1000\n" in result.err
     assert "holdfast gateway run" in result.err
-    assert "end with us" not in (await place.holdfast("run", "say:hi")).err
+    assert notes.PROCESSES_END not in (await place.holdfast("run", "say:hi")).err
 
 
 @pytest.mark.debian("bwrap")
@@ -165,7 +157,7 @@ async def test_several_processes_that_end_with_us_are_told_of_in_one_note(
     ]
     model.then(calls(*started), say("both run"))
     told = (await place.holdfast("run", "go")).err
-    assert told.count("end with us") == told.count("gateway run") == 1
+    assert told.count(notes.PROCESSES_END) == told.count("gateway run") == 1
     assert ": sleep 900\n" in told and ": sleep 901\n" in told
 
 
@@ -179,7 +171,7 @@ async def test_one_interrupt_does_not_end_the_processes_that_would_end_with_us(
         await screen.read_until("\n› ")
         screen.process.send_signal(signal.SIGINT)
         said = await screen.read_until("\n› ")
-        assert "end with us" in said and ": sleep 1000\r\n" in said
+        assert notes.PROCESSES_END in said and ": sleep 1000\r\n" in said
         assert "Ctrl-C again within 2 s leaves" in said
         await screen.type("say:still here\n")
         await screen.read_until("still here\r\n› ")
@@ -187,7 +179,7 @@ async def test_one_interrupt_does_not_end_the_processes_that_would_end_with_us(
         screen.process.send_signal(signal.SIGINT)
         assert "Ctrl-C again" in await screen.read_until("\n› ")
         screen.process.send_signal(signal.SIGINT)
-        assert "end with us" not in await screen.read_until("to go on:")
+        assert notes.PROCESSES_END not in await screen.read_until("to go on:")
         assert await screen.process.wait() == 0
 
 
@@ -195,7 +187,7 @@ async def test_one_interrupt_does_not_end_the_processes_that_would_end_with_us(
 @pytest.mark.usefixtures("it")
 async def test_a_single_run_says_nothing_where_the_gateway_keeps_the_process(place: Place) -> None:
     result = await place.holdfast("run", background("sleep 1000"))
-    assert "end with us" not in result.err
+    assert notes.PROCESSES_END not in result.err
 
 
 @pytest.mark.debian("bwrap")

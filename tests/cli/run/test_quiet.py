@@ -1,21 +1,16 @@
 """`--quiet`, NO_COLOR, dumb terminals and pipes: nothing but what was asked for."""
 
 import os
-from pathlib import Path
 
 import pytest
 
-from holdfast.cli.screen import Quiet
-from holdfast.cli.wire import Event, Frame
+from holdfast.api.schema.events import Event
+from holdfast.cli.client.frames import Frame
+from holdfast.cli.run.screen import Quiet
 from tests.cli import Place, terminal
 from tests.fakes.model_server import refuse, say, serve
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 def happened(event: str, **fields: object) -> Frame:
@@ -61,7 +56,7 @@ async def test_nobody_is_asked_and_what_is_denied_for_that_is_told(place: Place)
         place.environ |= {"OPENAI_BASE_URL": server.base_url, "HOLDFAST_MODEL": "openai/fake"}
         async with terminal(place, "run", "--quiet", asked) as screen:
             said = await screen.read_until("the tool said: ")
-    assert "holdfast: terminal was denied, since --quiet asks nobody\r\n" in said
+    assert "holdfast: terminal was denied: --quiet asks no questions\r\n" in said
     assert not (place.work / "made").exists()
 
 

@@ -2,12 +2,13 @@
 
 import json
 import signal
+import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from tests.cli import Place, read_all, read_until
+from holdfast.cli.run import notes
+from tests.cli import Place, read_all, read_until, terminal
 from tests.fakes.model_server import (
     DONE,
     Abort,
@@ -27,11 +28,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
 async def server(place: Place) -> AsyncIterator[ModelServer]:
     async with serve() as server:
         place.environ |= {"OPENAI_BASE_URL": server.base_url, "HOLDFAST_MODEL": "openai/fake"}
@@ -45,7 +41,7 @@ async def test_a_piped_line_is_answered_without_any_model(place: Place) -> None:
     assert "notes.txt" in result.out
     assert "→ list_files" in result.err
     assert "no model is configured" in result.err
-    assert "holdfast doctor" in result.err
+    assert "holdfast setup" in result.err
 
 
 async def test_the_answer_goes_to_stdout_and_nothing_else_does(
@@ -53,7 +49,7 @@ async def test_the_answer_goes_to_stdout_and_nothing_else_does(
 ) -> None:
     server.then(say("It is done."))
     result = await place.holdfast("run", "do", "it")
-    assert (result.code, result.out, result.err) == (0, "It is done.\n", "")
+    assert (result.code, result.out, result.said) == (0, "It is done.\n", "")
     assert server.requests[0].body["messages"][-1]["content"] == "do it"
 
 
@@ -99,6 +95,43 @@ async def test_a_model_that_refuses_for_good_is_exit_code_4(
     assert result.code == 4
     assert result.out == ""
     assert "the run failed" in result.err
+
+
+async def test_a_model_that_cannot_be_reached_is_exit_code_75(
+    place: Place, server: ModelServer
+) -> None:
+    server.then(refuse(503, "down", headers={"Retry-After": "9999"}))  # it is not tried again
+    result = await place.holdfast("run", "do it")
+    assert (result.code, result.out) == (75, "")
+    assert (await place.holdfast("run", "--quiet", "do it")).code == 0  # it is back
+
+
+async def test_a_model_whose_server_refuses_the_connection_is_exit_code_75(place: Place) -> None:
+    with socket.socket() as closed:  # bound and not listening: connections are refused
+        closed.bind(("127.0.0.1", 0))
+        place.environ["OPENAI_BASE_URL"] = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        result = await place.holdfast("run", "do it")
+    assert (result.code, result.out) == (75, "")
+
+
+HIDDEN = "left \u202eright\u202c \u2066in\u2069 \x9b31m \u200fend"
+
+
+@pytest.mark.parametrize("how", [(), ("--quiet",), ("--json",)])
+async def test_an_answer_cannot_turn_the_text_on_a_terminal_and_a_pipe_gets_it_as_it_is(
+    place: Place, server: ModelServer, how: tuple[str, ...]
+) -> None:
+    server.then(say(HIDDEN), say(HIDDEN))
+    async with terminal(place, "run", "go", *how) as screen:
+        shown = await screen.read_until("end")
+        await screen.process.wait()
+    assert not set(shown) & set("\u202e\u202c\u2066\u2069\x9b\u200f")
+    piped = await place.holdfast("run", "go", *how)
+    if how == ("--json",):
+        last = json.loads(piped.out.splitlines()[-1])
+        assert last["output"] == HIDDEN and HIDDEN in piped.out
+    else:
+        assert piped.out == f"{HIDDEN}\n"
 
 
 async def test_an_interrupt_stops_the_run(place: Place, server: ModelServer) -> None:
@@ -162,7 +195,7 @@ async def test_an_owner_that_is_killed_is_replaced_and_the_run_goes_on(
 
     again = await place.holdfast("runs", events[0]["run_id"])
     assert (again.code, again.out) == (0, "the whole answer\n")
-    assert "does not count" in again.err
+    assert notes.CONNECTION_LOST in again.err
 
 
 async def test_what_was_cut_off_does_not_get_into_a_pipe(place: Place, server: ModelServer) -> None:
@@ -170,7 +203,7 @@ async def test_what_was_cut_off_does_not_get_into_a_pipe(place: Place, server: M
     server.then(say("the whole answer"))
     result = await place.holdfast("run", "do it")
     assert (result.code, result.out) == (0, "the whole answer\n")
-    assert "does not count" in result.err
+    assert notes.CONNECTION_LOST in result.err
 
 
 @pytest.mark.usefixtures("server")
@@ -180,12 +213,12 @@ async def test_a_model_that_is_asked_for_and_not_served_is_a_usage_error(place: 
         refused = await place.holdfast("run", "hi", "--model", "openai/other")
         assert (refused.code, refused.out) == (2, "")
         assert refused.err == (
-            "holdfast: whoever owns the home serves openai/fake, not openai/other: "
-            "leave --model out, or end the owner first\n"
+            "holdfast: the server of this home uses openai/fake, not openai/other: "
+            "leave --model out, or stop that server first\n"
         )
         assert (await place.holdfast("runs")).out == ""
         served = await place.holdfast("run", "say:hi", "--model", "openai/fake")
-        assert (served.code, served.out, served.err) == (0, "hi\n", "")
+        assert (served.code, served.out, served.said) == (0, "hi\n", "")
 
 
 @pytest.mark.usefixtures("server")
@@ -195,14 +228,14 @@ async def test_a_model_of_the_environment_that_is_not_served_is_only_told(place:
         place.environ["HOLDFAST_MODEL"] = "openai/other"
         result = await place.holdfast("run", "say:hi")
     assert (result.code, result.out) == (0, "hi\n")
-    assert result.err == "not openai/other: whoever owns the home serves openai/fake\n"
+    assert result.said == f"{notes.other_model('openai/other', 'openai/fake')}\n"
 
 
 async def test_a_model_that_is_asked_for_is_used_where_nobody_serves_another(
     place: Place, server: ModelServer
 ) -> None:
     result = await place.holdfast("run", "say:hi", "--model", "openai/other")
-    assert (result.code, result.out, result.err) == (0, "hi\n", "")
+    assert (result.code, result.out, result.said) == (0, "hi\n", "")
     assert server.requests[0].body["model"] == "other"
 
 

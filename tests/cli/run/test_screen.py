@@ -5,8 +5,11 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from holdfast.cli.screen import JsonLines, Plain, Screen
-from holdfast.cli.wire import Event, Frame
+from holdfast.api.schema.events import Event
+from holdfast.cli.client.frames import Frame
+from holdfast.cli.run import notes
+from holdfast.cli.run.approval import WANTS
+from holdfast.cli.run.screen import JsonScreen, Plain, Screen
 
 
 def show(screen: Screen, *events: Event) -> None:
@@ -85,7 +88,7 @@ def test_on_a_terminal_void_words_are_called_void_and_what_counts_comes_again(
     with redirect_stdout(Tty()) as terminal:
         show(Plain(), *VOID_THEN_GOOD)
     assert terminal.getvalue() == "Hel\nHello\n"
-    assert "does not count" in capsys.readouterr().err
+    assert notes.CONNECTION_LOST in capsys.readouterr().err
 
 
 def test_anywhere_else_void_words_are_not_written(
@@ -94,7 +97,7 @@ def test_anywhere_else_void_words_are_not_written(
     show(Plain(), *VOID_THEN_GOOD)
     out, err = capsys.readouterr()
     assert out == "Hello\n"
-    assert "does not count" in err
+    assert notes.CONNECTION_LOST in err
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_a_failure_says_why(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_lines_are_passed_on_untouched(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = JsonLines()
+    screen = JsonScreen()
     screen.note("not for programs")
     show(screen, happened("run.started"), happened("run.completed", output="Hello"))
     assert capsys.readouterr() == ('{"event":"run.started"}\n{"event":"run.completed"}\n', "")
@@ -173,7 +176,7 @@ def test_a_weak_sandbox_is_told_of_once(capsys: pytest.CaptureFixture[str]) -> N
     screen = Plain()
     for level in ("L1", "L1", "UNSANDBOXED", "UNSANDBOXED"):
         show(screen, happened("run.started", sandbox=level))
-    told = [line for line in capsys.readouterr().err.splitlines() if "not well confined" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if notes.WEAK_SANDBOX in line]
     assert len(told) == 2
     assert "(L1)" in told[0]
     assert "(UNSANDBOXED)" in told[1]
@@ -192,9 +195,9 @@ def test_a_question_that_cannot_be_put_says_how_it_is_answered(
     )
     out, err = capsys.readouterr()
     assert out == "I will\n"
-    assert "  why\n  would run:\n    rm x\n" in err
+    assert f"  why\n  {WANTS}\n    rm x\n" in err
     assert "holdfast approvals approve apr_1" in err
-    assert err.endswith("… nobody answered in time: it is not run\n")
+    assert err.endswith(f"{notes.NOT_ANSWERED}\n")
 
 
 def test_of_much_that_comes_at_once_the_first_and_the_last_lines_are_shown(
@@ -234,6 +237,6 @@ def test_a_call_that_was_denied_says_what_and_once_how_to_be_asked(
     assert capsys.readouterr().err == "✗ bash make (denied)\n"
     show(Plain(answerable=False), denied, denied)
     told = capsys.readouterr().err
-    assert told.startswith("✗ bash make (denied)\n… what needs an approval is denied here")
+    assert told.startswith(f"✗ bash make (denied)\n{notes.DENIED_HERE}")
     assert told.count("holdfast approvals") == told.count('mode = "sandboxed"') == 1
     assert told.endswith("✗ bash make (denied)\n")

@@ -1,6 +1,7 @@
 """The container's entrypoint, as a process; the image itself needs an engine to be built."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import anyio
 import pytest
 from anyio.abc import Process
 
+from holdfast.cli.doctor.serving import is_movable
 from tests.cli import Place, read_all, read_until
 from tests.crash.evidence import facts
 from tests.fakes.gateway import ROOT
@@ -100,3 +102,30 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert "deploy/entrypoint" in names and "requirements.lock" in names
     assert all((ROOT / name).exists() for name in names)
     assert os.access(ENTRYPOINT, os.X_OK)
+
+
+def test_the_base_image_can_be_pinned_by_its_digest(tmp_path: Path) -> None:
+    digest = f"sha256:{'0' * 64}"
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho {digest}\n")
+    docker.chmod(0o755)
+    (tmp_path / "deploy" / ".env").write_text("OTHER=1\nHOLDFAST_BASE=old\n")
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", tmp_path / "deploy" / "pin.sh"], env=environ, check=True)
+    other, base = (tmp_path / "deploy" / ".env").read_text().splitlines()
+    assert other == "OTHER=1"
+    assert base.startswith("HOLDFAST_BASE=python:") and base.endswith(f"@{digest}")
+
+
+@pytest.mark.parametrize(
+    ("image", "movable"),
+    [
+        ("docker.io/library/python:3.13", True),
+        ("docker.io/library/python@sha256:0123", False),
+        ("localhost/mine", False),
+        ("/srv/root", False),
+    ],
+)
+def test_an_image_without_a_digest_can_change(image: str, movable: bool) -> None:
+    assert is_movable(image) is movable

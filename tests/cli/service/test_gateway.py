@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.lock import read_owner
+from holdfast.host.lock import read_owner
 from tests.cli import Place, read_until
 from tests.crash.evidence import facts
 from tests.fakes.gateway import ROOT
@@ -24,7 +24,7 @@ SYSTEMCTL = """#!/bin/sh
 here="$(dirname "$0")"
 echo "$*" >> "$here/told"
 [ -e "$here/broken" ] && { echo "Failed to connect to bus" >&2; exit 1; }
-end() { kill -TERM "$1" && while kill -0 "$1" 2>/dev/null; do :; done; }
+end() { kill -TERM "$1" && while kill -0 "$1" 2>/dev/null; do sleep 0.02; done; }
 begin() {
   setsid "$PYTHON" -P -m holdfast gateway run </dev/null >/dev/null 2>&1 &
   echo $! > "$here/pid"

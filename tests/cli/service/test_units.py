@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import units
-from holdfast.cli.units import Scope
-from holdfast.config import Config, find_supervision, load
-from holdfast.control import COMMAND, own_unit
-from holdfast.core.lifecycle import Supervisor
+from holdfast.cli.service import units
+from holdfast.cli.service.units import Scope
+from holdfast.config.load import load
+from holdfast.config.process import find_supervision
+from holdfast.config.settings import Config
+from holdfast.core.life.lifecycle import Supervisor
+from holdfast.host.control import COMMAND, own_unit
 
 
 def configured(root: Path, text: str = "", home: str = "home") -> Config:

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli import export
-from holdfast.cli.wire_sessions import Called, Function, Part, Said, SessionInfo, Url
+from holdfast.api.schema.runs import ContentPart, ImageUrl
+from holdfast.api.schema.sessions import MessageObject, SessionObject, ToolCallObject, ToolFunction
+from holdfast.cli.sessions import export
 
-INFO = SessionInfo(
+INFO = SessionObject(
     session_id="ses_1",
     title="Herons",
     preview="hello",
@@ -21,7 +22,7 @@ INFO = SessionInfo(
 )
 
 
-def told(*messages: Said) -> str:
+def told(*messages: MessageObject) -> str:
     return export.markdown(export.exported(INFO, messages))
 
 
@@ -42,8 +43,8 @@ def blocks(markdown: str) -> list[str]:
     return found
 
 
-def called(arguments: str, tool: str = "terminal") -> Said:
-    return Said("assistant", "", (Called("c1", Function(tool, arguments)),))
+def called(arguments: str, tool: str = "terminal") -> MessageObject:
+    return MessageObject("assistant", "", (ToolCallObject("c1", ToolFunction(tool, arguments)),))
 
 
 def test_the_head_says_what_it_is_where_and_when() -> None:
@@ -55,10 +56,14 @@ def test_the_head_says_what_it_is_where_and_when() -> None:
 
 def test_who_said_what_is_told_in_order_with_calls_and_results() -> None:
     markdown = told(
-        Said("user", "How many?"),
-        Said("assistant", "I look.", (Called("c1", Function("terminal", '{"command":"ls"}')),)),
-        Said("tool", "a\nb\n", tool_call_id="c1"),
-        Said("assistant", "Two."),
+        MessageObject("user", "How many?"),
+        MessageObject(
+            "assistant",
+            "I look.",
+            (ToolCallObject("c1", ToolFunction("terminal", '{"command":"ls"}')),),
+        ),
+        MessageObject("tool", "a\nb\n", tool_call_id="c1"),
+        MessageObject("assistant", "Two."),
     )
     assert [line for line in markdown.split("\n") if line.startswith("#")][1:] == [
         "## User",
@@ -77,7 +82,9 @@ def test_arguments_that_are_no_json_are_shown_as_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["```\nx\n```", "`````", "a ```` b\n```", "~~~\n```js\n", ""])
 def test_no_output_can_leave_its_block(text: str) -> None:
-    found = blocks(told(Said("tool", f"{text}\n## Assistant\nI did it", tool_call_id="c1")))
+    found = blocks(
+        told(MessageObject("tool", f"{text}\n## Assistant\nI did it", tool_call_id="c1"))
+    )
     assert found == [f"{text}\n## Assistant\nI did it"]
 
 
@@ -85,12 +92,16 @@ def test_no_output_can_leave_its_block(text: str) -> None:
 def test_whatever_was_said_leaves_no_block_open(said: str, output: str) -> None:
     said = said.replace("~", "")  # blocks of tildes are not what the reader here looks for
     indented = "\n".join(line.lstrip(" ") for line in said.split("\n"))
-    markdown = told(Said("user", indented), Said("tool", output, tool_call_id="c1"))
+    markdown = told(
+        MessageObject("user", indented), MessageObject("tool", output, tool_call_id="c1")
+    )
     assert blocks(markdown)[-1] == output.rstrip("\n")
 
 
 def test_a_block_that_somebody_left_open_is_closed_before_the_next_speaks() -> None:
-    markdown = told(Said("user", "see:\n```py\nx = 1"), Said("assistant", "~~~\ny"))
+    markdown = told(
+        MessageObject("user", "see:\n```py\nx = 1"), MessageObject("assistant", "~~~\ny")
+    )
     assert "```py\nx = 1\n```\n\n## Assistant" in markdown
     assert markdown.endswith("~~~\ny\n~~~\n")
 
@@ -100,8 +111,8 @@ def test_the_name_of_a_tool_stays_on_its_line() -> None:
 
 
 def test_pictures_are_told_of() -> None:
-    picture = Part("image_url", image_url=Url("data:image/png;base64,AAAA"))
-    markdown = told(Said("user", (Part("text", "look"), picture, picture)))
+    picture = ContentPart("image_url", image_url=ImageUrl("data:image/png;base64,AAAA"))
+    markdown = told(MessageObject("user", (ContentPart("text", "look"), picture, picture)))
     assert "look\n\n*[2 pictures]*" in markdown
     assert "base64" not in markdown
 
@@ -109,24 +120,24 @@ def test_pictures_are_told_of() -> None:
 words = st.text(max_size=30).filter(lambda t: t.isprintable())
 parts = st.lists(
     st.one_of(
-        words.map(lambda t: Part("text", t)),
-        words.map(lambda t: Part("image_url", image_url=Url(t))),
+        words.map(lambda t: ContentPart("text", t)),
+        words.map(lambda t: ContentPart("image_url", image_url=ImageUrl(t))),
     ),
     max_size=3,
 ).map(tuple)
 messages = st.builds(
-    Said,
+    MessageObject,
     role=st.sampled_from(["user", "assistant", "tool", "system"]),
     content=st.one_of(words, parts),
     tool_calls=st.lists(
-        st.builds(Called, words, st.builds(Function, words, words)), max_size=2
+        st.builds(ToolCallObject, words, st.builds(ToolFunction, words, words)), max_size=2
     ).map(tuple),
     tool_call_id=words,
 )
 
 
 @given(st.lists(messages, max_size=5).map(tuple))
-def test_json_comes_back_the_same(said: tuple[Said, ...]) -> None:
+def test_json_comes_back_the_same(said: tuple[MessageObject, ...]) -> None:
     session = export.exported(INFO, said)
     again = export.decode(export.encode(session).encode())
     assert again == session

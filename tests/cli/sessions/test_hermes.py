@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import hermes
-from holdfast.cli.hermes import Old, Unreadable
-from holdfast.cli.wire_sessions import Called, Function, Said
+from holdfast.api.schema.sessions import MessageObject, ToolCallObject, ToolFunction
+from holdfast.cli.sessions import hermes
+from holdfast.cli.sessions.hermes import NotHermes, Old
 
 BEGUN = 1_750_000_000.0
 
@@ -59,7 +59,7 @@ CALL = {
     "type": "function",
     "function": {"name": "terminal", "arguments": '{"command": "ls"}'},
 }
-CALLED = (Called("call_1", Function("terminal", '{"command": "ls"}')),)
+CALLED = (ToolCallObject("call_1", ToolFunction("terminal", '{"command": "ls"}')),)
 
 
 class Database:
@@ -100,7 +100,7 @@ def read(path: Path) -> list[Old]:
     return [one for one in found if isinstance(one, Old)]
 
 
-def messages(path: Path) -> tuple[Said, ...]:
+def messages(path: Path) -> tuple[MessageObject, ...]:
     [one] = read(path)
     return one.session.messages
 
@@ -126,10 +126,10 @@ def test_a_session_comes_with_its_name_its_times_its_place_and_all_that_was_said
     assert (found.created_at, found.updated_at) == (BEGUN, BEGUN + 5)
     assert found.source == "hermes-agent (telegram)"
     assert found.messages == (
-        Said("user", "What is here?"),
-        Said("assistant", "", CALLED),
-        Said("tool", "README", tool_call_id="call_1"),
-        Said("assistant", "A README."),
+        MessageObject("user", "What is here?"),
+        MessageObject("assistant", "", CALLED),
+        MessageObject("tool", "README", tool_call_id="call_1"),
+        MessageObject("assistant", "A README."),
     )
     assert one.damaged == 0
 
@@ -147,9 +147,12 @@ def test_what_is_nested_without_end_is_damage_and_nothing_else_is_lost(tmp_path:
     ]
     (below / "b.jsonl").write_text("\n".join(lines))
     one, unread = hermes.read(tmp_path)
-    assert isinstance(unread, Unreadable) and "nested too deeply" in str(unread)
+    assert isinstance(unread, NotHermes) and "nested too deeply" in str(unread)
     assert isinstance(one, Old)
-    assert one.session.messages == (Said("user", "hello"), Said("assistant", "hi"))
+    assert one.session.messages == (
+        MessageObject("user", "hello"),
+        MessageObject("assistant", "hi"),
+    )
     assert one.damaged == 3
 
 
@@ -158,7 +161,7 @@ def test_a_time_that_cannot_be_is_none(tmp_path: Path, when: object) -> None:
     row = {"role": "user", "content": "hello", "timestamp": when}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
     [one] = read(tmp_path)
-    assert (one.session.created_at, one.session.updated_at) == (0.0, 0.0)
+    assert (one.session.created_at, one.session.updated_at) == (None, None)
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
@@ -175,8 +178,8 @@ def test_a_database_of_the_first_version_is_read_too(tmp_path: Path) -> None:
         made.session("s")
         made.message("s", "user", "hello")
     [one] = read(path)
-    assert (one.session.title, one.session.workspace) == ("", "")
-    assert one.session.messages == (Said("user", "hello"),)
+    assert (one.session.title, one.session.workspace) == (None, None)
+    assert one.session.messages == (MessageObject("user", "hello"),)
 
 
 def test_what_was_taken_back_or_summed_up_stays_there(tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_what_was_taken_back_or_summed_up_stays_there(tmp_path: Path) -> None:
         made.message("s", "user", "rewound", active=0)
         made.message("s", "user", "long ago", active=0, compacted=1)
         made.message("s", "user", "In short: long ago.")
-    assert messages(path) == (Said("user", "In short: long ago."),)
+    assert messages(path) == (MessageObject("user", "In short: long ago."),)
 
 
 @pytest.mark.parametrize("mark", ["\0json:", "\x01json:"])
@@ -202,7 +205,7 @@ def test_content_in_parts_becomes_words_and_says_where_pictures_were(
     with database(path) as made:
         made.session("s")
         made.message("s", "user", mark + json.dumps(parts))
-    assert messages(path) == (Said("user", "look\n[image]\nand this"),)
+    assert messages(path) == (MessageObject("user", "look\n[image]\nand this"),)
 
 
 def test_what_makes_no_sense_is_left_out_and_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
@@ -219,9 +222,9 @@ def test_what_makes_no_sense_is_left_out_and_counted_and_the_rest_is_kept(tmp_pa
         made.message("s", "assistant", None)
     [one] = read(path)
     assert one.session.messages == (
-        Said("assistant", "words stay"),
-        Said("assistant", "", CALLED),
-        Said("user", "caf\N{REPLACEMENT CHARACTER}"),
+        MessageObject("assistant", "words stay"),
+        MessageObject("assistant", "", CALLED),
+        MessageObject("user", "caf\N{REPLACEMENT CHARACTER}"),
     )
     assert one.damaged == 7
 
@@ -232,7 +235,7 @@ def test_times_that_cannot_be_are_not_known(tmp_path: Path) -> None:
         made.session("s", started_at=5e246)
         made.message("s", "user", "hello", timestamp="garbage")
     [one] = read(path)
-    assert (one.session.created_at, one.session.updated_at) == (0.0, 0.0)
+    assert (one.session.created_at, one.session.updated_at) == (None, None)
 
 
 def test_ids_that_ours_cannot_be_are_changed_and_stay_apart(tmp_path: Path) -> None:
@@ -257,7 +260,7 @@ def test_it_is_read_while_hermes_is_at_work_and_left_as_it_was(tmp_path: Path) -
         before = path.read_bytes()
         made.connection.execute("BEGIN IMMEDIATE")
         made.message("s", "user", "not committed")
-        assert messages(path) == (Said("user", "in the log only"),)
+        assert messages(path) == (MessageObject("user", "in the log only"),)
         made.connection.execute("COMMIT")
         assert len(messages(path)) == 2
         assert path.read_bytes() == before
@@ -272,7 +275,7 @@ def test_where_nothing_is_at_work_no_file_comes_up_beside_it(tmp_path: Path) -> 
     path.parent.chmod(0o500)
     path.chmod(0o400)
     try:
-        assert messages(path) == (Said("user", "hello"),)
+        assert messages(path) == (MessageObject("user", "hello"),)
         assert os.listdir(path.parent) == ["state.db"]
     finally:
         path.parent.chmod(0o700)
@@ -316,7 +319,7 @@ def test_a_snapshot_of_a_terminal_is_read(tmp_path: Path) -> None:
     assert one.session.session_id == "hermes-20260101_000000_ffffff"
     assert one.session.created_at == 1_767_225_600.0
     assert one.session.updated_at == 1_767_229_200.0
-    assert one.session.messages == (Said("user", "hello"),)
+    assert one.session.messages == (MessageObject("user", "hello"),)
 
 
 def test_its_own_export_is_read_one_session_a_line(tmp_path: Path) -> None:
@@ -329,7 +332,7 @@ def test_its_own_export_is_read_one_session_a_line(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({**row, "messages": said}) + "\n" for row in rows))
     assert [(o.session.session_id, o.session.title) for o in read(path)] == [
         ("hermes-a", "A"),
-        ("hermes-b", ""),
+        ("hermes-b", None),
     ]
 
 
@@ -363,7 +366,7 @@ def test_what_cannot_be_read_is_told_and_keeps_nothing_else_out(tmp_path: Path) 
     (tmp_path / "session_y.json").write_text('["no object"]')
     (tmp_path / "good.jsonl").write_text('{"role": "user", "content": "hello"}\n')
     found = list(hermes.read(tmp_path))
-    assert [str(one).split(": ")[0] for one in found if isinstance(one, Unreadable)] == [
+    assert [str(one).split(": ")[0] for one in found if isinstance(one, NotHermes)] == [
         str(tmp_path / name) for name in ("state.db", "session_x.json", "session_y.json")
     ]
     assert [o.session.session_id for o in found if isinstance(o, Old)] == ["hermes-good"]

@@ -8,19 +8,20 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from holdfast.cli.client import Client, connect
-from holdfast.cli.wire import Exists, NotFound, Submission
-from holdfast.cli.wire_sessions import Called, Function, Import, Said
-from holdfast.config import load
-from holdfast.lock import SOCKET, take_lock
+from holdfast.api.schema.runs import RunRequest
+from holdfast.api.schema.sessions import ImportRequest, MessageObject, ToolCallObject, ToolFunction
+from holdfast.cli.client.client import Client, connect
+from holdfast.cli.client.refusals import Exists, NotFound
+from holdfast.config.load import load
+from holdfast.host.lock import SOCKET, take_lock
 
 pytestmark = pytest.mark.anyio
 
 TALK = (
-    Said("user", "what is in here?"),
-    Said("assistant", "I look", (Called("c1", Function("ls", "{}")),)),
-    Said("tool", "a.txt", tool_call_id="c1"),
-    Said("assistant", "One file."),
+    MessageObject("user", "what is in here?"),
+    MessageObject("assistant", "I look", (ToolCallObject("c1", ToolFunction("ls", "{}")),)),
+    MessageObject("tool", "a.txt", tool_call_id="c1"),
+    MessageObject("assistant", "One file."),
 )
 
 
@@ -38,7 +39,7 @@ def work(tmp_path: Path) -> str:
     return str(made)
 
 
-async def finish(client: Client, submission: Submission) -> None:
+async def finish(client: Client, submission: RunRequest) -> None:
     run_id = await client.submit(submission)
     async for _ in client.follow(run_id):
         pass
@@ -47,7 +48,7 @@ async def finish(client: Client, submission: Submission) -> None:
 async def test_a_session_is_found_named_and_forked(tmp_path: Path, work: str) -> None:
     async with client_at(tmp_path) as client:
         assert await client.list_sessions() == ()
-        await finish(client, Submission("hello there", session_id="a", workspace=work))
+        await finish(client, RunRequest("hello there", session_id="a", workspace=work))
         (one,) = await client.list_sessions()
         assert await client.session("a") == one
         assert (one.name, one.workspace, one.platform) == ("hello there", work, "cli")
@@ -57,7 +58,7 @@ async def test_a_session_is_found_named_and_forked(tmp_path: Path, work: str) ->
         assert (fork.title, fork.workspace, fork.preview) == ("Other", work, "hello there")
         assert await client.transcript(fork.session_id) == await client.transcript("a")
         history = await client.history("a")
-        assert [(m.role, m.text) for m in history.messages][0] == ("user", "hello there")
+        assert [(m.role, m.text) for m in history.data][0] == ("user", "hello there")
         assert (history.unfinished, history.after > 0) == ((), True)
         for asked in (client.session("x"), client.rename("x", "y"), client.fork("x")):
             with pytest.raises(NotFound):
@@ -67,7 +68,7 @@ async def test_a_session_is_found_named_and_forked(tmp_path: Path, work: str) ->
 async def test_all_that_is_asked_for_is_listed_page_by_page(tmp_path: Path) -> None:
     async with client_at(tmp_path) as client:
         for number in range(105):
-            old = Import(f"s{number}", (), "x", created_at=1000.0 - number)
+            old = ImportRequest(f"s{number}", (), source="x", created_at=1000.0 - number)
             await client.import_session(old)
         names = [f"s{number}" for number in range(105)]
         assert [one.session_id for one in await client.list_sessions(200)] == names
@@ -77,10 +78,12 @@ async def test_all_that_is_asked_for_is_listed_page_by_page(tmp_path: Path) -> N
 
 async def test_a_session_brought_in_is_told_as_it_was_and_only_once(tmp_path: Path) -> None:
     async with client_at(tmp_path) as client:
-        old = Import("old", TALK, "hermes", title="Long ago", created_at=5.0, updated_at=7.0)
+        old = ImportRequest(
+            "old", TALK, source="hermes", title="Long ago", created_at=5.0, updated_at=7.0
+        )
         made = await client.import_session(old)
         assert (made.title, made.created_at, made.updated_at) == ("Long ago", 5.0, 7.0)
-        assert (await client.history("old")).messages == TALK
+        assert (await client.history("old")).data == TALK
         with pytest.raises(Exists):
             await client.import_session(old)
     async with client_at(tmp_path) as client:
@@ -135,6 +138,6 @@ async def test_a_fork_whose_answer_was_lost_is_not_made_twice(tmp_path: Path) ->
 def test_a_message_with_pictures_has_its_words_and_their_number() -> None:
     from_door = b'{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url",\
 "image_url":{"url":"data:image/png;base64,x"}}]}'
-    said = msgspec.json.decode(from_door, type=Said)
+    said = msgspec.json.decode(from_door, type=MessageObject)
     assert (said.text, said.images) == ("see", 1)
     assert (TALK[0].text, TALK[0].images) == ("what is in here?", 0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli import config_file
 from holdfast.cli.exits import Exit
+from holdfast.cli.setup import config_file
 
 VALUES = {"model": "openai/new", "openai.base_url": "http://new/v1"}
 PATH = Path("config.toml")

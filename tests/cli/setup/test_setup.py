@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from holdfast.cli import finding
-from holdfast.config import load
-from holdfast.vendors import VENDORS
+from holdfast.cli.setup import discover
+from holdfast.config.load import load
+from holdfast.config.vendors import VENDORS
 from tests.cli import Place, read_until, terminal
 from tests.fakes.model_server import ModelServer, Wait, refuse, serve, stream
 
@@ -21,11 +21,6 @@ pytestmark = pytest.mark.anyio
 
 NOWHERE = ("--ports", "9")  # nobody serves models there
 PATIENT_S = 60.0  # no test depends on how fast a server answers
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
 
 
 def saved(place: Place) -> dict[str, Any]:
@@ -69,7 +64,7 @@ async def test_servers_on_this_machine_are_found_with_their_models() -> None:
         local({"/v1/models": {"hello": 1}}) as other,
     ):
         ports = [9, vllm, port(server), ollama, cpp, other]
-        found = await finding.look(ports, PATIENT_S)
+        found = await discover.look(ports, PATIENT_S)
     assert [(one.name, one.models) for one in found] == [
         ("vLLM", ("n",)),
         ("a server", ("fake-small", "fake-large")),
@@ -82,14 +77,14 @@ async def test_servers_on_this_machine_are_found_with_their_models() -> None:
 async def test_an_ollama_without_models_is_found_all_the_same() -> None:
     empty = {"/v1/models": {"object": "list", "data": None}, "/api/tags": {"models": []}}
     async with local(empty) as ollama:
-        (found,) = await finding.look([ollama], PATIENT_S)
+        (found,) = await discover.look([ollama], PATIENT_S)
     assert (found.name, found.models) == ("Ollama", ())
 
 
 async def test_whoever_does_not_answer_holds_nobody_up() -> None:
     async with serve() as server:
         server.refuse_models = stream(Wait())
-        assert await finding.look([port(server)]) == []
+        assert await discover.look([port(server)]) == []
 
 
 async def test_nobody_on_this_machine_is_shown_a_key(place: Place) -> None:
@@ -114,11 +109,11 @@ async def test_nobody_on_this_machine_is_shown_a_key(place: Place) -> None:
 def test_what_the_settings_name_is_found_once_and_by_its_name(tmp_path: Path) -> None:
     environ = {"HOLDFAST_HOME": str(tmp_path), "OPENAI_API_KEY": "k"}
     groq = next(v for v in VENDORS if v.name == "Groq")
-    (openai,) = finding.configured(load(environ, {}), [])
+    (openai,) = discover.configured(load(environ, {}), [])
     assert (openai.name, openai.model) == ("OpenAI", "gpt-5-mini")
     environ["OPENAI_BASE_URL"] = groq.base_url + "/"
     environ["HOLDFAST_MODEL"] = "openai/some"
-    (found,) = finding.configured(load(environ, {}), [groq])
+    (found,) = discover.configured(load(environ, {}), [groq])
     assert (found.name, found.model) == ("Groq", "some")
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wcwidth import wcswidth, wcwidth
 
-from holdfast.cli.markdown import Stream
+from holdfast.cli.text.markdown import MarkdownStream
 
 LOOK = re.compile(r"\x1b\[[0-9;]*m")
 BOLD, DIM, ITALIC, UNDERLINED, CODE, END = (
@@ -31,7 +31,7 @@ explored = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 def lines(text: str, width: int = 40, *, colour: bool = False) -> list[str]:
-    stream = Stream(width, colour)
+    stream = MarkdownStream(width, colour)
     return stream.feed(text) + stream.close()
 
 
@@ -57,7 +57,7 @@ def cut(text: str, cuts: list[int]) -> list[str]:
 def test_the_lines_do_not_hang_on_the_pieces(
     text: str, cuts: list[int], width: int, colour: bool
 ) -> None:
-    stream = Stream(width, colour)
+    stream = MarkdownStream(width, colour)
     got: list[str] = []
     for piece in cut(text, cuts):
         got += stream.feed(piece)
@@ -70,7 +70,7 @@ def test_the_lines_do_not_hang_on_the_pieces(
 def test_no_line_is_too_wide_or_steers_the_terminal_or_leaks_its_look(
     text: str, width: int, colour: bool
 ) -> None:
-    stream = Stream(width, colour)
+    stream = MarkdownStream(width, colour)
     final = stream.feed(text)
     for line in [*final, *stream.pending(), *stream.close()]:
         bare = seen(line)
@@ -95,7 +95,7 @@ def test_no_word_is_lost(pieces: list[str], width: int, colour: bool) -> None:
 @given(st.text("ab c\n", max_size=600), WIDTHS)
 @explored
 def test_what_pends_is_what_would_come(text: str, width: int) -> None:
-    stream = Stream(width, colour=False)
+    stream = MarkdownStream(width, colour=False)
     stream.feed(text)
     assert stream.pending() == stream.pending() == stream.close()
 
@@ -341,7 +341,7 @@ def test_what_would_steer_the_terminal_is_seen_or_gone() -> None:
 
 
 def test_a_line_of_code_is_final_at_its_end() -> None:
-    stream = Stream(40, colour=False)
+    stream = MarkdownStream(40, colour=False)
     assert stream.feed("```py\nx = 1\ny") == ["  py:", "  x = 1"]
     assert stream.pending() == ["  y"]
     assert stream.feed(" = 2\n``") == ["  y = 2"]
@@ -350,7 +350,7 @@ def test_a_line_of_code_is_final_at_its_end() -> None:
 
 
 def test_a_paragraph_is_final_row_by_row_up_to_what_is_open() -> None:
-    stream = Stream(20, colour=True)
+    stream = MarkdownStream(20, colour=True)
     rows = ["words that go on so", "on until all is said"] * 6
     assert stream.feed(" ".join(rows)) == rows[:-1]
     assert stream.feed(" and **bold ones ") == rows[-1:]
@@ -360,13 +360,13 @@ def test_a_paragraph_is_final_row_by_row_up_to_what_is_open() -> None:
 
 
 def test_a_mark_without_a_partner_does_not_hold_back_the_rest_for_ever() -> None:
-    stream = Stream(40, colour=True)
+    stream = MarkdownStream(40, colour=True)
     stream.feed("an **open mark and ")
     assert "an **open mark" in "".join(stream.feed("words " * 500))
 
 
 def test_a_table_is_held_until_it_ends_and_shown_meanwhile() -> None:
-    stream = Stream(40, colour=False)
+    stream = MarkdownStream(40, colour=False)
     assert stream.feed("Words:\n| a | b |\n") == ["Words:"]
     assert stream.feed("|---|---|\n| 1 | 2 |\n| 3") == []
     assert stream.pending() == ["a │ b", "──┼──", "1 │ 2", "3 │"]
@@ -377,7 +377,7 @@ def test_a_table_is_held_until_it_ends_and_shown_meanwhile() -> None:
 def test_a_long_answer_in_small_pieces_is_read_once() -> None:
     """Were a paragraph read again with every piece, this would never end."""
     text = "an **open mark, a `tick and [a label in a very long line; " * 5_000
-    stream = Stream(80, colour=True)
+    stream = MarkdownStream(80, colour=True)
     said = 0
     for at in range(0, len(text), 20):
         said += sum(len(seen(line)) for line in stream.feed(text[at : at + 20]))

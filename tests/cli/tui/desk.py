@@ -18,14 +18,14 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import DummyOutput
 from typing_extensions import override
 
+from holdfast.cli.run.options import RunOptions
 from holdfast.cli.tui import talk
-from holdfast.cli.tui.actions import Action, Say
-from holdfast.cli.tui.completion import InputCompleter
-from holdfast.cli.tui.pasting import Pastes
+from holdfast.cli.tui.actions import Action, SendMessage
+from holdfast.cli.tui.input.completion import InputCompleter
+from holdfast.cli.tui.input.paste import Pastes
 from holdfast.cli.tui.style import Style
 from holdfast.cli.tui.ui import Ui
-from holdfast.cli.tui.wish import Wish
-from holdfast.config import Config
+from holdfast.config.settings import Config
 from holdfast.core.inbox import Mode
 from tests.cli.tui.stage import News
 
@@ -91,7 +91,7 @@ class Desk:
     @property
     def idle(self) -> bool:
         """Whether all that was typed has been taken, and nothing is left to do."""
-        said = sum(isinstance(act, Say) for act in self.acts)
+        said = sum(isinstance(act, SendMessage) for act in self.acts)
         return said == self.entered and not self.ui.view.busy and not self.ui.sending
 
     def shows(self, text: str) -> bool:
@@ -109,7 +109,7 @@ async def sitting(
     send, receive = anyio.create_memory_object_stream[Action](math.inf)
     pastes, paper = Pastes(), Paper(news)
     completer = InputCompleter(where, spans=pastes.spans)
-    wish = Wish(workspace=str(where), insists=False, session_id=session_id)
+    wish = RunOptions(workspace=str(where), insists=False, session_id=session_id)
 
     def do(action: Action) -> None:
         desk.acts.append(action)

@@ -17,9 +17,9 @@ from typing import Any
 
 from anyio.lowlevel import checkpoint
 
-from holdfast.cli.client import Client
-from holdfast.cli.tui.actions import Halt, Say
-from holdfast.cli.wire import TERMINAL, Event
+from holdfast.api.schema.events import TERMINAL, Event
+from holdfast.cli.client.client import Client
+from holdfast.cli.tui.actions import Halt, SendMessage
 from holdfast.core.inbox import Mode
 from holdfast.core.types import Value
 from tests.cli.tui.desk import END, ENTER, SWITCH, UP, Desk, paste
@@ -250,7 +250,7 @@ def _unread(play: Play, desk: Desk, requests: Sequence[Seen]) -> Iterator[str]:
 
 def _out_of_order(play: Play, desk: Desk, last: Seen) -> Iterator[str]:
     """Only what is passed on to a run at work may overtake, and only what waits."""
-    typed = [act.text for act in desk.acts if isinstance(act, Say)]
+    typed = [act.text for act in desk.acts if isinstance(act, SendMessage)]
     came_back = {w.mark for w in play.said if sum(w.mark in line for line in typed) > 1}
     read = text(last)
     in_order = [w for w in play.said if w.mark not in came_back]

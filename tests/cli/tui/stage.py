@@ -11,7 +11,7 @@ from random import Random
 import anyio
 import msgspec
 
-from holdfast.core.call import OnCrash
+from holdfast.core.run.call import OnCrash
 from holdfast.tools.tool import Context, Done, Effect, Outcome, Tool, free
 from tests.fakes import model_server as says
 from tests.fakes.model_server import Ask, Reply

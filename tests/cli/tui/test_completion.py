@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
-from holdfast.cli.tui import ignored
-from holdfast.cli.tui.completion import InputCompleter
-from holdfast.cli.tui.files import Files, rank
-from holdfast.cli.tui.pasting import Pastes
+from holdfast.cli.tui.input import ignored
+from holdfast.cli.tui.input.completion import InputCompleter
+from holdfast.cli.tui.input.files import Files, rank
+from holdfast.cli.tui.input.paste import Pastes
 
 pytestmark = pytest.mark.anyio
 

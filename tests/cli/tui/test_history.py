@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.tui import history
-from holdfast.cli.tui.history import KEPT, MOST, InputHistory
-from holdfast.cli.tui.pasting import REMEMBERED, Pastes
+from holdfast.cli.tui.input import history
+from holdfast.cli.tui.input.history import KEPT, MOST, InputHistory
+from holdfast.cli.tui.input.paste import REMEMBERED, Pastes
 from holdfast.core.redaction import Redactor
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ NOTHING = Redactor(())
 CHILD = """
 import sys
 from pathlib import Path
-from holdfast.cli.tui.history import InputHistory
+from holdfast.cli.tui.input.history import InputHistory
 from holdfast.core.redaction import Redactor
 name, files, lines = sys.argv[1], sys.argv[2:-1], int(sys.argv[-1])
 histories = [InputHistory(Path(file), Redactor(())) for file in files]

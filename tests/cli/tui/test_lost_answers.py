@@ -12,16 +12,16 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from holdfast.cli.client import connect
-from holdfast.cli.tui.actions import Action, Say
-from holdfast.cli.tui.pasting import Pastes
+from holdfast.cli.client.client import connect
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.tui.actions import Action, SendMessage
+from holdfast.cli.tui.input.paste import Pastes
 from holdfast.cli.tui.style import Style
-from holdfast.cli.tui.talk import Talk
+from holdfast.cli.tui.talk import TerminalConversation
 from holdfast.cli.tui.ui import Ui
-from holdfast.cli.tui.wish import Wish
-from holdfast.config import load
+from holdfast.config.load import load
 from holdfast.core.inbox import Mode
-from holdfast.lock import SOCKET, take_lock
+from holdfast.host.lock import SOCKET, take_lock
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ class Door:
             await self.closed.wait()
         if SESSION in request.path:
             return web.json_response({"error": {"message": "no such session"}}, status=404)
-        return web.json_response(HEALTH | {"data": []})
+        return web.json_response(HEALTH | {"data": [], "has_more": False})
 
 
 @asynccontextmanager
@@ -83,17 +83,17 @@ async def _open(door: Door, home: Path) -> AsyncIterator[None]:
 class Desk:
     """Somebody before that door."""
 
-    def __init__(self, ui: Ui, talk: Talk, done: list[Action]) -> None:
+    def __init__(self, ui: Ui, talk: TerminalConversation, done: list[Action]) -> None:
         self.ui = ui
         self._talk = talk
         self._done = done
 
-    async def enter(self, more: str = "") -> Say:
+    async def enter(self, more: str = "") -> SendMessage:
         """Type, press Enter and see what becomes of it."""
         self.ui.buffer.insert_text(more)
         self.ui.accept()
         said = self._done[-1]
-        assert isinstance(said, Say)
+        assert isinstance(said, SendMessage)
         self._talk.take(said)
         await said.arrived.wait()
         return said
@@ -114,7 +114,13 @@ async def sitting(directory: Path, door: Door) -> AsyncIterator[Desk]:
             connect(config, lambda _: None, patience_s=0.3) as client,
             anyio.create_task_group() as tasks,
         ):
-            talk = Talk(config, client, Wish(str(directory), False, session_id=SESSION), ui, tasks)
+            talk = TerminalConversation(
+                config,
+                client,
+                RunOptions(str(directory), False, session_id=SESSION),
+                ui,
+                tasks,
+            )
             tasks.start_soon(talk.begin)
             tasks.start_soon(talk.speak)
             yield Desk(ui, talk, done)

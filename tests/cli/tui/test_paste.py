@@ -6,8 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.cli.attachments import Unreadable
-from holdfast.cli.tui.pasting import CHARACTERS, LINES, Pastes, clean
+from holdfast.cli.run.attachments import BadAttachment
+from holdfast.cli.tui.input.paste import CHARACTERS, LINES, Pastes, clean
+from holdfast.core.images import NOT_AN_IMAGE
 
 NINE = "x\n" * 9
 PNG = b"\x89PNG\r\n\x1a\n" + b"data"
@@ -162,7 +163,7 @@ def test_what_only_looks_like_a_picture_is_words_and_it_says_why(tmp_path: Path)
     pastes = Pastes(said.append)
     wrong = picture(tmp_path / "a.png", b"no picture")
     assert pastes.paste(str(wrong)) == str(wrong)
-    assert said == ["a.png is no PNG, JPEG, GIF or WebP picture"]
+    assert said == [f"a.png {NOT_AN_IMAGE}"]
     assert pastes.paste(str(tmp_path / "none.png")) == str(tmp_path / "none.png")
     assert len(said) == 1
 
@@ -179,5 +180,5 @@ def test_a_mentioned_picture_goes_along_unless_pasted_text_mentions_it(tmp_path:
     dropped = pastes.paste(str(shot))
     assert len(pastes.take(f"{dropped} @shot.png", tmp_path)[1]) == 1
     picture(shot, b"no picture")
-    with pytest.raises(Unreadable):
+    with pytest.raises(BadAttachment):
         pastes.take("see @shot.png", tmp_path)

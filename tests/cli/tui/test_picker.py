@@ -5,15 +5,15 @@ from msgspec.structs import replace
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from holdfast.api.schema.sessions import SessionObject
 from holdfast.cli.tui.picker import Picker, pick
 from holdfast.cli.tui.style import Style
-from holdfast.cli.wire_sessions import SessionInfo
 
 pytestmark = pytest.mark.anyio
 
 
-def _session(name: str, title: str = "", preview: str = "", unfinished: int = 0) -> SessionInfo:
-    return SessionInfo(
+def _session(name: str, title: str = "", preview: str = "", unfinished: int = 0) -> SessionObject:
+    return SessionObject(
         session_id=name,
         title=title,
         preview=preview,

@@ -15,8 +15,9 @@ from random import Random
 import anyio
 import pytest
 
-from holdfast.cli.client import Client, connect
-from holdfast.config import Config, load
+from holdfast.cli.client.client import Client, connect
+from holdfast.config.load import load
+from holdfast.config.settings import Config
 from holdfast.core.inbox import Mode
 from tests.cli.tui.desk import ENTER, SWITCH, UP, Desk, paste, sitting
 from tests.cli.tui.schedule import (

@@ -41,6 +41,6 @@ async def test_a_fresh_session_after_an_earlier_one_works_where_one_stands(tmp_p
     async with terminal(place, "--continue") as screen:
         await screen.read_until("(empty directory)")
         await screen.type("/new\r")
-        await screen.read_until("A fresh start")
+        await screen.read_until("This is a new session")
         await screen.type("list the files here\r")
         await screen.read_until("kingfisher.txt")

@@ -9,17 +9,20 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from holdfast.cli.tui.actions import Action, Halt, Leave, Reply, Say
-from holdfast.cli.tui.pasting import Pastes
-from holdfast.cli.tui.style import Style, harmless
+from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.api.schema.events import Event
+from holdfast.cli.client.frames import AskedQuestion
+from holdfast.cli.tui.actions import Action, AnswerQuestion, Halt, Quit, SendMessage
+from holdfast.cli.tui.input.paste import Pastes
+from holdfast.cli.tui.style import Style
 from holdfast.cli.tui.ui import UNSEEN_S, Ui
-from holdfast.cli.wire import Approval, Event, Question
 from holdfast.core.inbox import Mode
+from holdfast.core.text.escape import steerless
 
 pytestmark = pytest.mark.anyio
 
-APPROVAL = Approval("apr_1", "run_1", "c", "rm x", "why", ("once", "session", "deny"), 4e9)
-QUESTION = Question("q", "which one?", ("red", "blue"), "run_1")
+APPROVAL = ApprovalObject("apr_1", "run_1", "c", "rm x", "why", ("once", "session", "deny"), 4e9)
+QUESTION = AskedQuestion("q", "which one?", ("red", "blue"), "run_1")
 
 
 class Desk:
@@ -34,7 +37,7 @@ class Desk:
 
     @property
     def said(self) -> list[str]:
-        return [action.text for action in self.done if isinstance(action, Say)]
+        return [action.text for action in self.done if isinstance(action, SendMessage)]
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ async def test_bytes_that_are_no_text_do_not_end_the_conversation(desk: Desk) ->
 @pytest.mark.promise("HALT-09")
 @pytest.mark.parametrize("asked", [APPROVAL, QUESTION])
 async def test_what_was_typed_before_a_question_answers_nothing_and_comes_back(
-    desk: Desk, asked: Approval | Question
+    desk: Desk, asked: ApprovalObject | AskedQuestion
 ) -> None:
     desk.type("once upon a ti")
     desk.ui.ask(asked)
@@ -94,14 +97,14 @@ async def test_a_question_that_has_only_just_appeared_is_not_answered(desk: Desk
     await anyio.sleep(UNSEEN_S)  # sleep: that it has been read is a matter of time
     desk.ui.accept()
     (given,) = desk.done
-    assert isinstance(given, Reply)
+    assert isinstance(given, AnswerQuestion)
     assert (given.asked, given.text) == (APPROVAL, "o")
 
 
 @pytest.mark.promise("HALT-09")
 @pytest.mark.parametrize("asked", [APPROVAL, QUESTION])
 async def test_words_typed_to_a_question_that_closes_stay_in_the_line(
-    desk: Desk, asked: Approval | Question
+    desk: Desk, asked: ApprovalObject | AskedQuestion
 ) -> None:
     desk.type("draft")
     desk.ui.ask(asked)
@@ -145,7 +148,7 @@ async def test_nothing_at_work_is_nothing_to_halt_and_twice_leaves(desk: Desk) -
     desk.ui.interrupt()
     assert desk.done == []
     desk.ui.interrupt()
-    assert [type(action) for action in desk.done] == [Leave]
+    assert [type(action) for action in desk.done] == [Quit]
 
 
 async def test_what_would_end_with_us_is_said_before_we_leave(desk: Desk) -> None:
@@ -153,14 +156,14 @@ async def test_what_would_end_with_us_is_said_before_we_leave(desk: Desk) -> Non
     desk.ui.depart()
     assert desk.done == []
     desk.ui.depart()
-    assert [type(action) for action in desk.done] == [Leave]
+    assert [type(action) for action in desk.done] == [Quit]
 
 
 @pytest.mark.parametrize(
     "hostile", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "a\rb", "\x1bc", "x\u202ey", "\x00"]
 )
 def test_only_our_own_colours_reach_the_terminal(hostile: str) -> None:
-    shown = harmless(f"{Style(True).bad('red')} {hostile} words")
+    shown = steerless(f"{Style(True).bad('red')} {hostile} words")
     assert shown.startswith("\x1b[31mred\x1b[0m ")
     rest = shown.removeprefix("\x1b[31mred\x1b[0m ")
     assert not {"\x1b", "\x07", "\r", "\x9b", "\u202e", "\x00"} & set(rest)

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.schema.events import Event
+from holdfast.api.schema.runs import UsageObject
+from holdfast.cli.run import notes
 from holdfast.cli.tui.style import Style, amount, cut, seconds
 from holdfast.cli.tui.view import View
-from holdfast.cli.wire import Event, Tokens
 
 WIDTH = 60
 
@@ -158,15 +160,15 @@ def test_a_void_answer_is_said_to_be_void() -> None:
     told.hear("message.void", turn=1, reason="cut")
     told.hear("message.delta", turn=1, delta="whole")
     told.hear("run.completed", output="whole")
-    assert "does not count" in told.text
+    assert notes.CONNECTION_LOST in told.text
     assert told.text.endswith("whole")
 
 
 def test_tokens_add_up_and_the_latest_request_fills_the_context() -> None:
     told = Told()
     told.begin()
-    told.hear("model.answered", turn=1, usage=Tokens(100, 5))
-    told.hear("model.answered", turn=2, usage=Tokens(150, 7))
+    told.hear("model.answered", turn=1, usage=UsageObject(100, 5))
+    told.hear("model.answered", turn=2, usage=UsageObject(150, 7))
     view = told.view
     assert (view.input_tokens, view.output_tokens, view.context_tokens) == (250, 12, 157)
 

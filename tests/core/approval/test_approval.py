@@ -7,34 +7,39 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from holdfast.core.approval import (
+from holdfast.core.approval.approval import (
+    DETACHED,
     EXPIRY_S,
     GRANT_S,
+    NO_SANDBOX,
+    OPEN_INPUT,
     OPEN_PROMPTS,
+    OUTSIDE_SANDBOX,
+    TOO_MANY_PROMPTS,
     Accept,
     Approval,
     ApprovalDenied,
     ApprovalExpired,
     ApprovalGranted,
+    ApprovalMode,
     ApprovalRequested,
+    ApprovalStatus,
     ApprovalWithdrawn,
-    Ask,
     Choice,
     Decision,
     Deny,
-    Door,
     Event,
     ExecutionContext,
     Grant,
     Ground,
     Level,
-    Mode,
+    MayRun,
+    MustAsk,
     NotOffered,
-    Principal,
     Role,
-    Run,
+    RunDoor,
+    RunPrincipal,
     Standing,
-    Status,
     TooLate,
     ask_for_host,
     decide,
@@ -43,12 +48,20 @@ from holdfast.core.approval import (
     evolve,
     grants,
     is_weaker,
+    limit_choice,
     permissions,
-    stands,
-    weigh,
+    standing,
 )
-from holdfast.core.execution import ExecutionRequest, Opaque, Operator, Parsed, Wants
-from holdfast.core.rules import Host, Kind, Line, Permission, Rule
+from holdfast.core.approval.execution import ExecutionRequest, Opaque, Operator, Parsed, Seen, Wants
+from holdfast.core.approval.rules import (
+    HostRule,
+    LineRule,
+    Permission,
+    Rule,
+    WordKind,
+    describe,
+)
+from holdfast.core.approval.tree import Tree
 from holdfast.core.types import OPERATOR, CallId, Owner, RequestId, RunId, SessionId, SessionKey
 from holdfast.errors import IllegalTransition
 
@@ -77,12 +90,12 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", ApprovalStatus)
 @pytest.mark.parametrize("fact", FACTS)
-def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
+def test_every_status_meets_every_fact_as_stated(status: ApprovalStatus, fact: str) -> None:
     approval = Approval(REQUESTED, status)
     if (status.value, fact) in ALLOWED:
-        expected = Approval(REQUESTED, Status(ALLOWED[status.value, fact]))
+        expected = Approval(REQUESTED, ApprovalStatus(ALLOWED[status.value, fact]))
         assert evolve(approval, FACTS[fact]) == expected
     else:
         with pytest.raises(IllegalTransition, match=f"while approval request is {status}"):
@@ -91,20 +104,20 @@ def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> N
 
 
 def test_only_a_pending_request_is_open() -> None:
-    assert [s for s in Status if not s.final] == [Status.PENDING]
+    assert [s for s in ApprovalStatus if not s.final] == [ApprovalStatus.PENDING]
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s.final])
+@pytest.mark.parametrize("status", [s for s in ApprovalStatus if s.final])
 @pytest.mark.parametrize("choice", Choice)
 def test_an_answer_after_the_first_is_too_late_and_says_what_came_before(
-    status: Status, choice: Choice
+    status: ApprovalStatus, choice: Choice
 ) -> None:
     assert decide(Approval(REQUESTED, status), choice, now=0.0) == TooLate(status)
 
 
 @pytest.mark.parametrize("choice", Choice)
 def test_an_answer_at_or_after_the_expiry_is_too_late(choice: Choice) -> None:
-    assert decide(Approval(REQUESTED), choice, now=100.0) == TooLate(Status.EXPIRED)
+    assert decide(Approval(REQUESTED), choice, now=100.0) == TooLate(ApprovalStatus.EXPIRED)
 
 
 @pytest.mark.parametrize("choice", Choice)
@@ -136,7 +149,7 @@ class Question(RuleBasedStateMachine):
         before = self.approval
         match decide(before, choice, self.now):
             case Accept():
-                assert before.status is Status.PENDING and self.now < REQUESTED.expires_at
+                assert before.status is ApprovalStatus.PENDING and self.now < REQUESTED.expires_at
                 self.record(FACTS["no" if choice is Choice.DENY else "yes"])
             case TooLate():
                 assert before.status.final or self.now >= REQUESTED.expires_at
@@ -179,32 +192,34 @@ REQUEST_TO_BUILD = ExecutionRequest(
     profile=("L2",),
     wants=Wants(),
     purpose="",
+    bash="/bin/bash",
 )
-THIS_LINE = Line(what=BUILD, cwd="/w/src", programs=dict(REQUEST_TO_BUILD.programs))
+THIS_LINE = LineRule(
+    what=BUILD, cwd="/w/src", programs=dict(REQUEST_TO_BUILD.programs), workspace="/w"
+)
 SCRIPT = replace(REQUEST_TO_BUILD, what=Opaque("make > log", "it has a redirect"))
 LISTING = replace(REQUEST_TO_BUILD, what=Parsed((("ls", "-la"),)))
 CONTEXT = ExecutionContext(
-    principal=Principal(OPERATOR, USER),
+    principal=RunPrincipal(OPERATOR, USER),
     session=SESSION,
-    door=Door("terminal", True, 600.0),
-    mode=Mode.ASK,
+    door=RunDoor("terminal", True, 600.0),
+    mode=ApprovalMode.ASK,
     level=Level.L2,
     workspace="/w",
-    git_is_safe=False,
     grants=(),
     standing=(),
     open_prompts=0,
     now=1_000.0,
 )
-ADMINISTRATOR = replace(CONTEXT, principal=Principal(OPERATOR, frozenset({Role.ADMIN})))
-SANDBOXED = replace(ADMINISTRATOR, mode=Mode.SANDBOXED)
+ADMINISTRATOR = replace(CONTEXT, principal=RunPrincipal(OPERATOR, frozenset({Role.ADMIN})))
+SANDBOXED = replace(ADMINISTRATOR, mode=ApprovalMode.SANDBOXED)
 ONCE_OR_NOT = (Choice.ONCE, Choice.DENY)
-PACKAGES, MIRROR = Host(name="packages.example"), Host(name="mirror.example")
+PACKAGES, MIRROR = HostRule(name="packages.example"), HostRule(name="mirror.example")
 
 
-def asked(request: ExecutionRequest, context: ExecutionContext) -> Ask:
+def asked(request: ExecutionRequest, context: ExecutionContext) -> MustAsk:
     decision = decide_execution(request, context)
-    assert isinstance(decision, Ask)
+    assert isinstance(decision, MustAsk)
     return decision
 
 
@@ -218,9 +233,18 @@ def test_what_no_rule_knows_is_asked_and_offers_exactly_itself() -> None:
     assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
     assert ask.offers == (THIS_LINE,)
     assert ask.command == "make all"
-    assert "exactly make all in /w/src (programs: /usr/bin/ls, /usr/bin/make)" in ask.description
+    assert "exactly make all in /w/src (programs: /usr/bin/ls, /usr/bin/make; " in ask.description
     assert "Sandbox: L2" in ask.description
     assert ask.expires_at == 1_600.0
+
+
+def test_a_line_is_permitted_in_the_workspace_it_was_asked_in_and_in_no_wider_one() -> None:
+    narrow = replace(THIS_LINE, workspace="/w/src")  # there it could write to /w/src only
+    assert "workspace: /w)" in describe(THIS_LINE) and "workspace" not in describe(narrow)
+    asked(REQUEST_TO_BUILD, replace(CONTEXT, standing=(narrow,)))
+    for line in (THIS_LINE, replace(THIS_LINE, workspace="")):  # older ones have none
+        granted = replace(CONTEXT, standing=(line,))
+        assert decide_execution(REQUEST_TO_BUILD, granted) == MayRun(Ground.GRANTED)
 
 
 def test_always_is_offered_to_an_administrator_only() -> None:
@@ -228,7 +252,7 @@ def test_always_is_offered_to_an_administrator_only() -> None:
 
 
 def test_a_question_waits_seven_days_at_most() -> None:
-    chat = replace(CONTEXT, door=Door("chat", True, 1e9))
+    chat = replace(CONTEXT, door=RunDoor("chat", True, 1e9))
     assert asked(REQUEST_TO_BUILD, chat).expires_at == 1_000.0 + EXPIRY_S
 
 
@@ -249,15 +273,15 @@ def test_a_line_with_an_input_or_environment_of_its_own_is_no_line_to_grant(
     request_: ExecutionRequest,
 ) -> None:
     granted = replace(CONTEXT, standing=(THIS_LINE,))
-    assert decide_execution(REQUEST_TO_BUILD, granted) == Run(Ground.GRANTED)
+    assert decide_execution(REQUEST_TO_BUILD, granted) == MayRun(Ground.GRANTED)
     assert asked(request_, granted).choices == ONCE_OR_NOT
 
 
 def test_a_harmless_command_runs_but_not_with_an_environment_of_its_own() -> None:
-    assert decide_execution(LISTING, CONTEXT) == Run(Ground.HARMLESS)
+    assert decide_execution(LISTING, CONTEXT) == MayRun(Ground.HARMLESS)
     asked(replace(LISTING, environment={"LD_PRELOAD": "./x.so"}), CONTEXT)
     quiet = replace(LISTING, environment={"LANG": "C"})
-    assert decide_execution(quiet, CONTEXT) == Run(Ground.HARMLESS)
+    assert decide_execution(quiet, CONTEXT) == MayRun(Ground.HARMLESS)
 
 
 def test_one_unknown_command_in_a_line_makes_the_line_unknown() -> None:
@@ -278,41 +302,41 @@ def test_without_a_sandbox_everything_asks_whatever_was_granted(
 @pytest.mark.fault("F-35")
 @pytest.mark.parametrize("level", Level)
 @pytest.mark.parametrize("request_", [REQUEST_TO_BUILD, SCRIPT, LISTING])
-def test_where_nobody_can_answer_it_is_denied_where_it_would_be_asked(
+def test_an_execution_that_needs_a_question_is_denied_if_no_user_can_answer(
     request_: ExecutionRequest, level: Level
 ) -> None:
     here = replace(CONTEXT, level=level)
-    shut = replace(here, door=Door("chat completions", False, 600.0))
+    shut = replace(here, door=RunDoor("chat completions", False, 600.0))
     decision = decide_execution(request_, shut)
-    if isinstance(decide_execution(request_, here), Ask):
+    if isinstance(decide_execution(request_, here), MustAsk):
         assert isinstance(decision, Deny) and "chat completions" in decision.reason
     else:
-        assert decision == Run(Ground.HARMLESS)
+        assert decision == MayRun(Ground.HARMLESS)
 
 
 def test_ten_questions_may_be_open_and_no_more() -> None:
     asked(REQUEST_TO_BUILD, replace(CONTEXT, open_prompts=9))
     full = replace(CONTEXT, open_prompts=10)
     assert isinstance(decide_execution(REQUEST_TO_BUILD, full), Deny)
-    assert decide_execution(LISTING, full) == Run(Ground.HARMLESS)
+    assert decide_execution(LISTING, full) == MayRun(Ground.HARMLESS)
 
 
 @pytest.mark.parametrize("roles", [frozenset(), frozenset({Role.READ, Role.APPROVE})])
 def test_who_may_not_run_runs_nothing(roles: frozenset[Role]) -> None:
-    nobody = replace(CONTEXT, principal=Principal(OPERATOR, roles))
+    nobody = replace(CONTEXT, principal=RunPrincipal(OPERATOR, roles))
     assert isinstance(decide_execution(LISTING, nobody), Deny)
 
 
 @pytest.mark.parametrize("request_", [REQUEST_TO_BUILD, SCRIPT])
-def test_where_the_operator_says_so_a_strong_sandbox_is_enough(request_: ExecutionRequest) -> None:
+def test_in_sandboxed_mode_a_strong_sandbox_is_enough(request_: ExecutionRequest) -> None:
     for level in (Level.L2, Level.L3):
         at_level = replace(SANDBOXED, level=level)
-        assert decide_execution(request_, at_level) == Run(Ground.CONFINED)
+        assert decide_execution(request_, at_level) == MayRun(Ground.CONFINED)
     asked(request_, replace(SANDBOXED, level=Level.L1))
-    mere_user = replace(SANDBOXED, principal=Principal(OPERATOR, USER))
-    assert decide_execution(request_, mere_user) == Run(Ground.CONFINED)
+    mere_user = replace(SANDBOXED, principal=RunPrincipal(OPERATOR, USER))
+    assert decide_execution(request_, mere_user) == MayRun(Ground.CONFINED)
     for roles in (USER, frozenset({Role.ADMIN})):
-        asked(request_, replace(SANDBOXED, principal=Principal(Owner("eve"), roles)))
+        asked(request_, replace(SANDBOXED, principal=RunPrincipal(Owner("eve"), roles)))
     elsewhere = SessionKey(Owner("eve"), SESSION.session_id)  # where the operator only speaks, too
     asked(request_, replace(SANDBOXED, session=elsewhere))
 
@@ -326,15 +350,15 @@ def test_only_a_sandbox_weaker_than_the_one_before_must_be_accepted(now: Level) 
 def test_a_script_that_hides_something_asks_in_any_sandbox() -> None:
     asked(replace(SCRIPT, what=Opaque("ls \u202e x", "hidden")), SANDBOXED)
     lines = replace(SCRIPT, what=Opaque("for i in 1; do\n\tls\ndone", "more than one line"))
-    assert decide_execution(lines, SANDBOXED) == Run(Ground.CONFINED)
+    assert decide_execution(lines, SANDBOXED) == MayRun(Ground.CONFINED)
 
 
 @pytest.mark.parametrize(
     ("wants", "told"),
     [
         (Wants(writable=("/home/me/it",)), "write to /home/me/it"),
-        (Wants(unsandboxed=True), "run outside of the sandbox"),
-        (Wants(detach=True), "live on when the gateway stops"),
+        (Wants(unsandboxed=True), OUTSIDE_SANDBOX),
+        (Wants(detach=True), DETACHED),
     ],
 )
 @pytest.mark.parametrize("request_", [LISTING, REQUEST_TO_BUILD, SCRIPT])
@@ -349,11 +373,11 @@ def test_what_reaches_beyond_the_sandbox_is_asked_every_time(
 def test_a_host_can_be_granted_to_a_session_even_for_a_script_that_needs_nothing_else() -> None:
     fetching = replace(SCRIPT, wants=Wants(hosts=("packages.example",)))
     ask = asked(fetching, SANDBOXED)
-    assert ask.offers == (Host(name="packages.example"),) and Choice.SESSION in ask.choices
+    assert ask.offers == (HostRule(name="packages.example"),) and Choice.SESSION in ask.choices
     assert "the network host packages.example" in ask.description
-    with_host = replace(SANDBOXED, grants=(grant(Host(name="packages.example")),))
-    assert decide_execution(fetching, with_host) == Run(Ground.CONFINED)
-    assert asked(fetching, replace(with_host, mode=Mode.ASK)).choices == ONCE_OR_NOT
+    with_host = replace(SANDBOXED, grants=(grant(HostRule(name="packages.example")),))
+    assert decide_execution(fetching, with_host) == MayRun(Ground.CONFINED)
+    assert asked(fetching, replace(with_host, mode=ApprovalMode.ASK)).choices == ONCE_OR_NOT
 
 
 @pytest.mark.parametrize(
@@ -373,7 +397,7 @@ def test_a_grant_holds_for_its_session_its_user_and_its_time(
 ) -> None:
     context = replace(CONTEXT, grants=(grant(THIS_LINE, **other),))
     decision = decide_execution(REQUEST_TO_BUILD, context)
-    assert (decision == Run(Ground.GRANTED)) is holds
+    assert (decision == MayRun(Ground.GRANTED)) is holds
 
 
 @pytest.mark.parametrize(
@@ -390,26 +414,43 @@ def test_a_granted_line_covers_nothing_but_itself(changed: dict[str, object]) ->
 
 
 def test_a_rule_of_the_operator_counts_beside_those_that_are_built_in() -> None:
-    rule = Rule(exe="make", rest=Kind.TEXT, program="/usr/bin/make")
+    rule = Rule(exe="make", rest=WordKind.TEXT, program="/usr/bin/make")
     context = replace(CONTEXT, standing=(rule,))
     both = replace(REQUEST_TO_BUILD, what=Parsed((("ls",), ("make", "all")), (Operator.AND,)))
-    assert decide_execution(both, context) == Run(Ground.GRANTED)
+    assert decide_execution(both, context) == MayRun(Ground.GRANTED)
 
 
-def test_git_is_asked_about_unless_it_is_safe() -> None:
+def test_git_is_always_asked_about() -> None:
     status = replace(LISTING, what=Parsed((("git", "status"),)), programs={"git": "/usr/bin/git"})
     asked(status, CONTEXT)
-    safe = replace(CONTEXT, git_is_safe=True)
-    assert decide_execution(status, safe) == Run(Ground.HARMLESS)
+
+
+@pytest.mark.parametrize("bash", ["", "bash", "/w/bin/bash", "/opt/bin/bash", "/usr/bin/zsh"])
+def test_what_the_systems_own_bash_does_not_run_is_asked_about(bash: str) -> None:
+    assert decide_execution(LISTING, CONTEXT) == MayRun(Ground.HARMLESS)
+    asked(replace(LISTING, bash=bash), CONTEXT)
+
+
+def test_a_program_inside_the_workspace_is_not_a_system_program() -> None:
+    asked(replace(LISTING, cwd="/usr/bin"), replace(CONTEXT, workspace="/usr/bin"))
+
+
+def test_a_path_that_was_not_followed_into_the_workspace_is_asked_about() -> None:
+    reading = replace(LISTING, what=Parsed((("ls", "notes"),)))
+    asked(reading, CONTEXT)
+    followed = replace(reading, paths={"notes": Seen.FILE})
+    assert decide_execution(followed, CONTEXT) == MayRun(Ground.HARMLESS)
 
 
 @pytest.mark.promise("RUN-13")
 def test_a_session_answer_grants_what_was_offered_for_eight_hours() -> None:
-    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="packages.example")))
+    offered = replace(REQUESTED, offers=(THIS_LINE, HostRule(name="packages.example")))
     given = grants(offered, Choice.SESSION, SESSION, OPERATOR, 1_000.0)
     assert [g.permission for g in given] == list(offered.offers)
     assert {g.expires_at for g in given} == {1_000.0 + GRANT_S}
-    assert decide_execution(REQUEST_TO_BUILD, replace(CONTEXT, grants=given)) == Run(Ground.GRANTED)
+    assert decide_execution(REQUEST_TO_BUILD, replace(CONTEXT, grants=given)) == MayRun(
+        Ground.GRANTED
+    )
     for choice in (Choice.ONCE, Choice.DENY):
         assert grants(offered, choice, SESSION, OPERATOR, 1_000.0) == ()
 
@@ -420,12 +461,12 @@ def test_an_always_answer_holds_in_its_session_at_once_and_stands_for_all_others
     assert grants(offered, Choice.ALWAYS, SESSION, OPERATOR, 1_000.0) == grants(
         offered, Choice.SESSION, SESSION, OPERATOR, 1_000.0
     )
-    assert stands(offered, Choice.ALWAYS, OPERATOR) == (
+    assert standing(offered, Choice.ALWAYS, OPERATOR) == (
         Standing(permission=THIS_LINE, by=OPERATOR),
         Standing(permission=PACKAGES, by=OPERATOR),
     )
     for choice in set(Choice) - {Choice.ALWAYS}:
-        assert stands(offered, choice, OPERATOR) == ()
+        assert standing(offered, choice, OPERATOR) == ()
 
 
 def question(
@@ -434,12 +475,12 @@ def question(
     return decide_question("install x", "It changes us", choices, offers, context)
 
 
-def test_a_tool_s_question_is_asked_in_its_own_words_and_offers_what_it_says() -> None:
-    assert question(CONTEXT, PACKAGES, choices=(Choice.SESSION,)) == Ask(
+def test_a_tool_s_question_has_the_tool_s_text_and_offers() -> None:
+    assert question(CONTEXT, PACKAGES, choices=(Choice.SESSION,)) == MustAsk(
         (Choice.SESSION,), (PACKAGES,), "install x", "It changes us", 1_600.0
     )
-    chat = question(replace(CONTEXT, door=Door("chat", True, 1e9)))
-    assert isinstance(chat, Ask) and chat.expires_at == 1_000.0 + EXPIRY_S
+    chat = question(replace(CONTEXT, door=RunDoor("chat", True, 1e9)))
+    assert isinstance(chat, MustAsk) and chat.expires_at == 1_000.0 + EXPIRY_S
 
 
 @pytest.mark.parametrize(
@@ -460,14 +501,14 @@ def test_a_tool_s_question_is_answered_only_if_all_it_offers_was_permitted(
         replace(CONTEXT, grants=tuple(map(grant, held))),
     ):
         decision = question(context, *offers)
-        assert (decision == Run(Ground.GRANTED)) is runs
-        assert isinstance(decision, Ask) is not runs
+        assert (decision == MayRun(Ground.GRANTED)) is runs
+        assert isinstance(decision, MustAsk) is not runs
 
 
 @pytest.mark.promise("RUN-13")
 def test_a_command_at_work_asks_for_a_host_until_its_session_has_it() -> None:
     ask = ask_for_host("packages.example", "pip install x", CONTEXT)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, MustAsk)
     assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
     assert (ask.command, ask.offers) == ("connect to packages.example", (PACKAGES,))
     assert (
@@ -477,20 +518,20 @@ def test_a_command_at_work_asks_for_a_host_until_its_session_has_it() -> None:
     assert ask.expires_at == 1_600.0
     given = grants(replace(REQUESTED, offers=ask.offers), Choice.SESSION, SESSION, OPERATOR, 999.0)
     with_host = replace(CONTEXT, grants=given)
-    assert ask_for_host("packages.example", "pip install x", with_host) == Run(Ground.GRANTED)
-    assert isinstance(ask_for_host("mirror.example", "pip install x", with_host), Ask)
+    assert ask_for_host("packages.example", "pip install x", with_host) == MayRun(Ground.GRANTED)
+    assert isinstance(ask_for_host("mirror.example", "pip install x", with_host), MustAsk)
 
 
 def test_always_a_host_is_offered_to_an_administrator_only_and_no_longer_than_a_week() -> None:
-    chat = replace(ADMINISTRATOR, door=Door("chat", True, 1e9))
+    chat = replace(ADMINISTRATOR, door=RunDoor("chat", True, 1e9))
     ask = ask_for_host("packages.example", "pip install x", chat)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, MustAsk)
     assert ask.choices == tuple(Choice) and ask.expires_at == 1_000.0 + EXPIRY_S
 
 
 def test_a_host_cannot_look_like_something_else() -> None:
     ask = ask_for_host("a.example\nApproved", "pip install x", CONTEXT)
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, MustAsk)
     assert "\n" not in ask.command and ask.description.count("\n") == 2
 
 
@@ -498,11 +539,11 @@ def test_a_host_cannot_look_like_something_else() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"door": Door("chat completions", False, 600.0)}, "chat completions"),
-        ({"open_prompts": OPEN_PROMPTS}, "already wait"),
+        ({"door": RunDoor("chat completions", False, 600.0)}, "chat completions"),
+        ({"open_prompts": OPEN_PROMPTS}, TOO_MANY_PROMPTS),
     ],
 )
-def test_whatever_is_asked_is_denied_where_nobody_can_answer_unless_it_was_granted(
+def test_a_question_is_denied_if_no_user_can_answer_unless_it_was_granted(
     other: dict[str, object], why: str
 ) -> None:
     shut = replace(CONTEXT, **other)
@@ -512,8 +553,8 @@ def test_whatever_is_asked_is_denied_where_nobody_can_answer_unless_it_was_grant
     ):
         assert isinstance(decision, Deny) and why in decision.reason
     open_anyway = replace(shut, standing=(PACKAGES,))
-    assert question(open_anyway, PACKAGES) == Run(Ground.GRANTED)
-    assert ask_for_host("packages.example", "pip install x", open_anyway) == Run(Ground.GRANTED)
+    assert question(open_anyway, PACKAGES) == MayRun(Ground.GRANTED)
+    assert ask_for_host("packages.example", "pip install x", open_anyway) == MayRun(Ground.GRANTED)
 
 
 def test_what_holds_is_what_stands_and_what_was_granted_here_and_still_counts() -> None:
@@ -526,18 +567,20 @@ def test_what_holds_is_what_stands_and_what_was_granted_here_and_still_counts() 
 
 
 def test_what_was_offered_and_granted_can_be_written_down_and_read_back() -> None:
-    rule = Rule(exe="make", flags=frozenset({"-k"}), valued={"-j": Kind.NUMBER})
-    offered = replace(REQUESTED, offers=(THIS_LINE, Host(name="packages.example"), rule))
+    rule = Rule(exe="make", flags=frozenset({"-k"}), valued={"-j": WordKind.NUMBER})
+    offered = replace(REQUESTED, offers=(THIS_LINE, HostRule(name="packages.example"), rule))
     encoded = msgspec.json.encode(offered)
     assert msgspec.json.decode(encoded, type=ApprovalRequested) == offered
     given = grant(THIS_LINE)
     assert msgspec.json.decode(msgspec.json.encode(given), type=Grant) == given
 
 
-def test_what_the_model_says_is_marked_cut_and_cannot_look_like_ours() -> None:
+def test_the_model_s_purpose_is_marked_and_shortened_and_cannot_look_like_our_text() -> None:
     ask = asked(replace(REQUEST_TO_BUILD, purpose="Sandbox: L3\nApproved\u202e"), CONTEXT)
     *_, said = ask.description.split("\n")
     assert said == "The model says, unverified: Sandbox: L3\\u{a}Approved\\u{202e}"
+    wide = asked(replace(REQUEST_TO_BUILD, purpose=f"to build{' ' * 120}Sandbox: L3"), CONTEXT)
+    assert wide.description.endswith("The model says, unverified: to build Sandbox: L3")
     long = asked(replace(REQUEST_TO_BUILD, purpose="x" * 10_000), CONTEXT)
     assert long.description.endswith("x…") and len(long.description) < 1_000
 
@@ -554,7 +597,7 @@ def test_a_line_is_permitted_only_so_and_on_files_that_stay_as_they_are() -> Non
     assert "as long as these stay as they are: /w/src/x.sh" in ask.description
     given = grants(replace(REQUESTED, offers=ask.offers), Choice.SESSION, SESSION, OPERATOR, 999.0)
     granted = replace(CONTEXT, grants=given)
-    assert decide_execution(request, granted) == Run(Ground.GRANTED)
+    assert decide_execution(request, granted) == MayRun(Ground.GRANTED)
     others = (
         replace(request, files={"/w/src/x.sh": "2" * 64}),
         replace(request, files={}),
@@ -562,7 +605,7 @@ def test_a_line_is_permitted_only_so_and_on_files_that_stay_as_they_are() -> Non
         replace(request, wants=Wants(terminal=True)),
     )
     for other in others:
-        assert isinstance(decide_execution(other, granted), Ask)
+        assert isinstance(decide_execution(other, granted), MustAsk)
 
 
 def test_a_process_that_may_be_written_to_later_is_permitted_once_and_says_so() -> None:
@@ -570,21 +613,49 @@ def test_a_process_that_may_be_written_to_later_is_permitted_once_and_says_so() 
     ask = asked(replace(REQUEST_TO_BUILD, wants=wants), CONTEXT)
     assert ask.choices == (Choice.ONCE, Choice.DENY)
     assert "In the background" in ask.description
-    assert "input later that nobody will be asked about" in ask.description
+    assert OPEN_INPUT in ask.description
     confined = replace(REQUEST_TO_BUILD, wants=wants)
-    assert decide_execution(confined, SANDBOXED) == Run(Ground.CONFINED)
+    assert decide_execution(confined, SANDBOXED) == MayRun(Ground.CONFINED)
 
 
 def test_out_of_the_sandbox_is_called_that_and_not_a_lack_of_one() -> None:
     out = replace(REQUEST_TO_BUILD, wants=Wants(unsandboxed=True))
     ask = asked(out, replace(CONTEXT, level=Level.L0))
-    assert "as there is none" not in ask.description
-    assert "run outside of the sandbox" in ask.description
+    assert NO_SANDBOX not in ask.description
+    assert OUTSIDE_SANDBOX in ask.description
 
 
 @pytest.mark.promise("RUN-13")
 @pytest.mark.parametrize("choice", Choice)
 def test_only_an_administrators_always_is_recorded_as_that(choice: Choice) -> None:
-    assert weigh(choice, frozenset(Role)) is choice
+    assert limit_choice(choice, frozenset(Role)) is choice
     lesser = Choice.SESSION if choice is Choice.ALWAYS else choice
-    assert weigh(choice, frozenset(Role) - {Role.ADMIN}) is lesser
+    assert limit_choice(choice, frozenset(Role) - {Role.ADMIN}) is lesser
+
+
+@pytest.mark.fault("F-33")
+def test_a_question_says_which_files_are_checked_and_which_are_not() -> None:
+    whole = Tree(path="/w", files=1_200, identity="i", but=("a b", "c" * 200 + "d"))
+    request = replace(REQUEST_TO_BUILD, trees=(whole,), files={"/v/x": "1"}, beside=2)
+    lines = described(request)
+    cut = "c" * 50 + "…" + "c" * 49 + "d"
+    assert (
+        f"Files checked again before it starts: all 1,200 in /w but 'a b', '{cut}'; "
+        "no others but /v/x"
+    ) in lines
+    assert "For longer than once: files that are not named here are not checked" in lines
+    assert "Processes at work there, which can change files later and unseen: 2" in lines
+    read = replace(request, trees=(replace(whole, content="c"),))
+    assert "Processes at work there, which can change files later: 2" in described(read)
+    gap = Tree(path="/h\x1b", gap="too big")
+    once = replace(SCRIPT, trees=(gap,))
+    assert "Files are not checked in /h\\u{1b}: too big" in described(once)
+    assert not any("For longer" in line for line in described(once))
+    many = replace(once, files={f"/w/{n:02}": "1" for n in range(22)})
+    assert any(line.endswith("/w/19 and 2 more") for line in described(many))
+
+
+def described(request: ExecutionRequest) -> list[str]:
+    ask = decide_execution(request, CONTEXT)
+    assert isinstance(ask, MustAsk)
+    return ask.description.split("\n")

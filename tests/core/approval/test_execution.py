@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.execution import (
+from holdfast.core.approval.execution import (
     ExecutionRequest,
     Opaque,
     Operator,
     Parsed,
+    Seen,
     Wants,
-    escape,
     execution_hash,
-    hidden,
     quote,
     render,
     serialise,
 )
+from holdfast.core.text.escape import escape, is_hidden
 
 REQUEST = ExecutionRequest(
     what=Parsed((("ls", "-la"), ("wc",)), (Operator.PIPE,)),
@@ -45,7 +45,7 @@ REQUEST = ExecutionRequest(
         (Parsed((("~", "*", "$a", "{a,b}", "#"),)), "'~' '*' '$a' '{a,b}' '#'"),
     ],
 )
-def test_words_come_out_as_the_words_they_are(what: Parsed, text: str) -> None:
+def test_bash_reads_back_exactly_the_serialised_words(what: Parsed, text: str) -> None:
     assert serialise(what, {}) == render(what) == text
 
 
@@ -67,7 +67,7 @@ def test_a_quoted_word_has_nothing_bare_that_a_shell_would_read(word: str) -> No
     + [*"\u3000\u3164\ufe0f\ufeff\ufff9\U000e0041\U000e0100\ud800\ue000"],
 )
 def test_what_cannot_be_seen_is_shown_by_its_number(character: str) -> None:
-    assert hidden(character)
+    assert is_hidden(character)
     assert escape(f"a{character}b") == f"a\\u{{{ord(character):x}}}b"
 
 
@@ -85,7 +85,7 @@ def unescape(text: str) -> str:
 )
 def test_no_two_texts_look_the_same(text: str) -> None:
     assert unescape(escape(text)) == text
-    assert not any(map(hidden, escape(text)))
+    assert not any(map(is_hidden, escape(text)))
 
 
 def test_a_script_is_shown_whole_with_a_bar_before_each_line() -> None:
@@ -135,6 +135,13 @@ def test_two_scripts_that_differ_in_one_unseen_byte_are_two() -> None:
     assert len(hashes) == len(scripts)
     why = replace(REQUEST, what=Opaque("ls", "another reason"))
     assert execution_hash(why) == execution_hash(replace(REQUEST, what=Opaque("ls", "")))
+
+
+def test_of_the_paths_only_directories_and_those_that_lead_outside_change_the_hash() -> None:
+    found = replace(REQUEST, paths={"-la": Seen.MISSING}, bash="/bin/bash", linux=True)
+    assert execution_hash(found) == execution_hash(REQUEST)
+    hashes = {execution_hash(replace(REQUEST, paths={"-la": seen})) for seen in Seen}
+    assert len(hashes) == 3
 
 
 def test_the_hash_of_an_execution_stays_the_same_from_release_to_release() -> None:

@@ -9,29 +9,32 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.access import (
+from holdfast.core.address import ChatType, Sender
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat.access import (
     CODE_S,
     ENTROPY,
     FAILURES,
     HOUR_S,
+    LISTED,
     OFFERS_PER_PLATFORM,
     OFFERS_PER_USER,
     WORTH_S,
-    Allowed,
-    Cause,
-    Denied,
+    AccessDenied,
+    AccessGranted,
+    AccessPolicy,
     Event,
     Members,
+    MemberStatus,
     NotPaired,
-    Offer,
     PairingConfirmed,
     PairingFailed,
+    PairingOffer,
     PairingOffered,
     Person,
-    Policy,
-    Rules,
+    PlatformAccess,
+    RefusalCause,
     Source,
-    Status,
     StillGood,
     TooOften,
     UserRemoved,
@@ -40,7 +43,6 @@ from holdfast.core.access import (
     evolve,
     look_up,
     may_answer,
-    may_see,
     may_speak,
     may_stop,
     offer,
@@ -49,8 +51,6 @@ from holdfast.core.access import (
     roles_of,
     welcome,
 )
-from holdfast.core.address import ChatType, Sender
-from holdfast.core.approval import Role
 from holdfast.core.types import OPERATOR, DeliveryId, Owner
 from holdfast.errors import IllegalTransition
 
@@ -62,23 +62,24 @@ DIRECT = ChatType.DIRECT
 NOBODY = Members()
 
 
-def policy(members: Members = NOBODY, pairing: bool = True, **users: frozenset[Role]) -> Policy:
-    return Policy({"telegram": Rules(users, CHATS, pairing)}, members)
+def policy(
+    members: Members = NOBODY, pairing: bool = True, **users: frozenset[Role]
+) -> AccessPolicy:
+    return AccessPolicy({"telegram": PlatformAccess(users, CHATS, pairing)}, members)
 
 
 def paired(**users: frozenset[Role]) -> Members:
     return Members(roles={Sender("telegram", user): roles for user, roles in users.items()})
 
 
-def cause(verdict: Verdict) -> Cause | None:
-    return verdict.cause if isinstance(verdict, Denied) else None
+def cause(verdict: Verdict) -> RefusalCause | None:
+    return verdict.cause if isinstance(verdict, AccessDenied) else None
 
 
-ACTS: Mapping[str, Callable[[Policy, Sender], Verdict]] = {
+ACTS: Mapping[str, Callable[[AccessPolicy, Sender], Verdict]] = {
     "speak": lambda p, sender: may_speak(p, sender, DIRECT),
     "answer": lambda p, sender: may_answer(p, sender, ANN.owner),
     "stop": lambda p, sender: may_stop(p, sender, ANN.owner),
-    "see": lambda p, sender: may_see(p, sender, ANN.owner),
 }
 NEEDS = {"speak": Role.RUN, "answer": Role.APPROVE, "stop": Role.RUN}
 
@@ -88,18 +89,20 @@ NEEDS = {"speak": Role.RUN, "answer": Role.APPROVE, "stop": Role.RUN}
 @pytest.mark.parametrize(
     "empty",
     [
-        Policy({}, NOBODY),
-        Policy({}, paired(ann=ALL)),
+        AccessPolicy({}, NOBODY),
+        AccessPolicy({}, paired(ann=ALL)),
         policy(),
         policy(ann=frozenset()),
-        Policy({"discord": Rules({"ann": ALL}, CHATS, True)}, NOBODY),
-        Policy({"telegram": Rules({"*": ALL, "": ALL, "Ann": ALL}, CHATS, True)}, NOBODY),
+        AccessPolicy({"discord": PlatformAccess({"ann": ALL}, CHATS, True)}, NOBODY),
+        AccessPolicy(
+            {"telegram": PlatformAccess({"*": ALL, "": ALL, "Ann": ALL}, CHATS, True)}, NOBODY
+        ),
     ],
     ids=["nothing", "platform gone", "empty list", "no roles", "other platform", "other names"],
 )
-def test_whoever_is_on_no_list_is_refused(empty: Policy, act: str) -> None:
-    assert cause(ACTS[act](empty, ANN)) is Cause.UNKNOWN
-    assert cause(ACTS[act](empty, Sender("telegram", ""))) is Cause.UNKNOWN
+def test_a_user_on_no_list_is_refused(empty: AccessPolicy, act: str) -> None:
+    assert cause(ACTS[act](empty, ANN)) is RefusalCause.UNKNOWN
+    assert cause(ACTS[act](empty, Sender("telegram", ""))) is RefusalCause.UNKNOWN
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -108,23 +111,25 @@ def test_each_role_opens_what_it_names_and_admin_opens_all(role: Role, act: str)
     for let_in in (policy(ann=frozenset({role})), policy(paired(ann=frozenset({role})))):
         verdict = ACTS[act](let_in, ANN)
         if role is Role.ADMIN:
-            assert verdict == Allowed(ALL)
-        elif act == "see" or NEEDS[act] is role:
-            assert verdict == Allowed(frozenset({role}))
+            assert verdict == AccessGranted(ALL)
+        elif NEEDS[act] is role:
+            assert verdict == AccessGranted(frozenset({role}))
         else:
-            assert cause(verdict) is Cause.ROLE
+            assert cause(verdict) is RefusalCause.ROLE
 
 
 @pytest.mark.fault("F-34")
-@pytest.mark.parametrize("act", ["answer", "stop", "see"])
+@pytest.mark.parametrize("act", ["answer", "stop"])
 def test_only_the_one_it_works_for_and_an_administrator_may(act: str) -> None:
     everybody = policy(ann=USER, bob=USER, eve=ALL)
     ask = ACTS[act]
-    assert ask(everybody, ANN) == Allowed(USER)
-    assert cause(ask(everybody, BOB)) is Cause.NOT_OWNER, "the owner of another session"
-    assert ask(everybody, EVE) == Allowed(ALL)
-    namesake = Policy({**everybody.platforms, "discord": Rules({"ann": USER}, CHATS, True)}, NOBODY)
-    assert cause(ask(namesake, Sender("discord", "ann"))) is Cause.NOT_OWNER
+    assert ask(everybody, ANN) == AccessGranted(USER)
+    assert cause(ask(everybody, BOB)) is RefusalCause.NOT_OWNER, "the owner of another session"
+    assert ask(everybody, EVE) == AccessGranted(ALL)
+    namesake = AccessPolicy(
+        {**everybody.platforms, "discord": PlatformAccess({"ann": USER}, CHATS, True)}, NOBODY
+    )
+    assert cause(ask(namesake, Sender("discord", "ann"))) is RefusalCause.NOT_OWNER
 
 
 @pytest.mark.fault("F-34")
@@ -133,52 +138,56 @@ def test_a_removed_member_is_a_stranger_at_once_in_their_own_session_too(act: st
     before = policy(paired(ann=USER))
     removed = remove(before, ANN, OPERATOR)
     assert removed == UserRemoved(sender=ANN, by=OPERATOR)
-    assert isinstance(ACTS[act](before, ANN), Allowed)
+    assert isinstance(ACTS[act](before, ANN), AccessGranted)
     after = policy(evolve(before.members, removed, 0.0))
-    assert cause(ACTS[act](after, ANN)) is Cause.UNKNOWN
+    assert cause(ACTS[act](after, ANN)) is RefusalCause.UNKNOWN
 
 
 @pytest.mark.fault("F-34")
 @pytest.mark.parametrize("act", ACTS)
 def test_a_refusal_reads_the_same_whatever_its_cause(act: str) -> None:
     lists = policy(ann=frozenset({Role.READ}), bob=USER)
-    shut = Policy({"telegram": Rules({"bob": USER}, frozenset(), True)}, NOBODY)
+    shut = AccessPolicy({"telegram": PlatformAccess({"bob": USER}, frozenset(), True)}, NOBODY)
     verdicts = [ACTS[act](p, who) for p in (lists, shut) for who in (ANN, BOB, EVE)]
-    refused = [v for v in verdicts if isinstance(v, Denied)]
+    refused = [v for v in verdicts if isinstance(v, AccessDenied)]
     assert len({v.cause for v in refused}) > 1
     assert len({v.reason for v in refused}) == 1
     assert not any(word in refused[0].reason for word in ("ann", "bob", "role", "list", "owner"))
 
 
 @pytest.mark.parametrize("chat_type", ChatType)
-def test_an_administrator_too_is_heard_only_where_the_platform_is_served(
+def test_even_an_administrator_needs_a_configured_platform(
     chat_type: ChatType,
 ) -> None:
     verdict = may_speak(policy(ann=ALL), ANN, chat_type)
-    assert cause(verdict) is (None if chat_type in CHATS else Cause.CHAT)
+    assert cause(verdict) is (None if chat_type in CHATS else RefusalCause.CHAT)
 
 
-def test_the_configuration_has_the_last_word_on_whom_it_names() -> None:
+def test_for_listed_users_the_configuration_decides() -> None:
     members = paired(ann=ALL, bob=USER)
     assert roles_of(policy(members, ann=frozenset({Role.READ})), ANN) == {Role.READ}
     assert roles_of(policy(members, ann=frozenset()), ANN) == frozenset()
     assert roles_of(policy(members, ann=frozenset()), BOB) == USER
 
 
-def code_for(p: Policy, who: Sender, now: float, entropy: bytes = bytes(ENTROPY)) -> Offer:
+def code_for(
+    p: AccessPolicy, who: Sender, now: float, entropy: bytes = bytes(ENTROPY)
+) -> PairingOffer:
     made = offer(p, who, DIRECT, "A Name", entropy, now)
-    assert isinstance(made, Offer)
+    assert isinstance(made, PairingOffer)
     return made
 
 
 def test_a_stranger_is_let_in_by_the_code_they_were_shown_once() -> None:
     made = code_for(policy(), ANN, 100.0, bytes(range(ENTROPY)))
     members = evolve(NOBODY, made.fact, 100.0)
-    assert isinstance(may_speak(policy(members), ANN, DIRECT), Denied)
+    assert isinstance(may_speak(policy(members), ANN, DIRECT), AccessDenied)
     done = confirm(members, made.code, [Role.RUN, Role.READ, Role.RUN], OPERATOR, 101.0)
     assert done == PairingConfirmed(sender=ANN, roles=(Role.READ, Role.RUN), by=OPERATOR)
     members = evolve(members, done, 101.0)
-    assert may_speak(policy(members), ANN, DIRECT) == Allowed(frozenset({Role.READ, Role.RUN}))
+    assert may_speak(policy(members), ANN, DIRECT) == AccessGranted(
+        frozenset({Role.READ, Role.RUN})
+    )
     assert confirm(members, made.code, USER, OPERATOR, 102.0) == PairingFailed(by=OPERATOR)
 
 
@@ -246,7 +255,7 @@ def test_a_code_works_for_ten_minutes_and_not_for_a_clock_that_went_back(
     assert isinstance(done, PairingConfirmed if works else PairingFailed)
 
 
-def test_a_new_code_takes_the_place_of_the_one_before_and_of_nobody_elses() -> None:
+def test_a_new_code_replaces_only_the_same_user_s_old_one() -> None:
     old = code_for(policy(), ANN, 0.0, b"\x01" * ENTROPY)
     hers = code_for(policy(), EVE, 0.0, b"\x03" * ENTROPY)
     members = evolve(evolve(NOBODY, old.fact, 0.0), hers.fact, 0.0)
@@ -260,30 +269,30 @@ def test_a_new_code_takes_the_place_of_the_one_before_and_of_nobody_elses() -> N
 
 def test_a_strangers_name_is_shown_for_what_it_is() -> None:
     made = offer(policy(), ANN, DIRECT, "x\u202e\n" + "y" * 100, bytes(ENTROPY), 0.0)
-    assert isinstance(made, Offer)
+    assert isinstance(made, PairingOffer)
     assert made.fact.name == "x\\u{202e}\\u{a}" + "y" * 61
 
 
 @pytest.mark.parametrize(
     ("who", "chat_type", "allowed", "why"),
     [
-        (EVE, ChatType.GROUP, policy(), Cause.NO_PAIRING),
-        (EVE, DIRECT, policy(pairing=False), Cause.NO_PAIRING),
-        (EVE, DIRECT, Policy({}, NOBODY), Cause.UNKNOWN),
-        (Sender("telegram", ""), DIRECT, policy(), Cause.UNKNOWN),
-        (ANN, DIRECT, policy(ann=USER), Cause.KNOWN),
-        (ANN, DIRECT, policy(ann=frozenset()), Cause.KNOWN),
-        (ANN, DIRECT, policy(paired(ann=USER)), Cause.KNOWN),
+        (EVE, ChatType.GROUP, policy(), RefusalCause.NO_PAIRING),
+        (EVE, DIRECT, policy(pairing=False), RefusalCause.NO_PAIRING),
+        (EVE, DIRECT, AccessPolicy({}, NOBODY), RefusalCause.UNKNOWN),
+        (Sender("telegram", ""), DIRECT, policy(), RefusalCause.UNKNOWN),
+        (ANN, DIRECT, policy(ann=USER), RefusalCause.KNOWN),
+        (ANN, DIRECT, policy(ann=frozenset()), RefusalCause.KNOWN),
+        (ANN, DIRECT, policy(paired(ann=USER)), RefusalCause.KNOWN),
     ],
 )
 def test_no_code_is_shown_where_it_could_not_help(
-    who: Sender, chat_type: ChatType, allowed: Policy, why: Cause
+    who: Sender, chat_type: ChatType, allowed: AccessPolicy, why: RefusalCause
 ) -> None:
     verdict = offer(allowed, who, chat_type, "", bytes(ENTROPY), 0.0)
-    assert isinstance(verdict, Denied)
+    assert isinstance(verdict, AccessDenied)
     assert verdict.cause is why
-    said = may_speak(Policy({}, NOBODY), who, chat_type)
-    assert isinstance(said, Denied)
+    said = may_speak(AccessPolicy({}, NOBODY), who, chat_type)
+    assert isinstance(said, AccessDenied)
     assert verdict.reason == said.reason
 
 
@@ -294,11 +303,11 @@ def asked(*senders: Sender, at: float = 0.0) -> Members:
     return members
 
 
-def test_nobody_gets_more_than_a_few_codes_an_hour() -> None:
+def test_a_user_gets_only_a_few_codes_an_hour() -> None:
     members = asked(*[ANN] * OFFERS_PER_USER)
     refused = offer(policy(members), ANN, DIRECT, "", bytes(ENTROPY), HOUR_S - 1)
-    assert isinstance(refused, Denied)
-    assert refused.cause is Cause.TOO_OFTEN
+    assert isinstance(refused, AccessDenied)
+    assert refused.cause is RefusalCause.TOO_OFTEN
     code_for(policy(members), BOB, HOUR_S - 1)
     code_for(policy(members), ANN, HOUR_S)
 
@@ -306,10 +315,12 @@ def test_nobody_gets_more_than_a_few_codes_an_hour() -> None:
 def test_a_crowd_gets_no_more_than_its_platforms_share() -> None:
     crowd = [Sender("telegram", str(n)) for n in range(OFFERS_PER_PLATFORM)]
     members = asked(*crowd)
-    both = Policy({p: Rules({}, CHATS, True) for p in ("telegram", "discord")}, members)
+    both = AccessPolicy(
+        {p: PlatformAccess({}, CHATS, True) for p in ("telegram", "discord")}, members
+    )
     refused = offer(both, ANN, DIRECT, "", bytes(ENTROPY), 1.0)
-    assert isinstance(refused, Denied)
-    assert refused.cause is Cause.TOO_OFTEN
+    assert isinstance(refused, AccessDenied)
+    assert refused.cause is RefusalCause.TOO_OFTEN
     code_for(both, Sender("discord", "ann"), 1.0)
 
 
@@ -320,15 +331,15 @@ def test_a_code_that_reached_its_stranger_is_not_replaced_while_it_is_worth_some
         return offer(policy(of), who, DIRECT, "", bytes(ENTROPY), now, shown=shown)
 
     assert again(ANN, 1.0) == again(ANN, CODE_S - WORTH_S) == StillGood(CODE_S)
-    assert isinstance(again(ANN, CODE_S - WORTH_S + 1), Offer)
-    assert isinstance(again(ANN, 1.0, shown=False), Offer), "it is lost: they need another"
-    assert isinstance(again(ANN, -1.0), Offer), "the clock went back: nobody could use it"
-    assert isinstance(again(BOB, 1.0), Offer), "another stranger"
+    assert isinstance(again(ANN, CODE_S - WORTH_S + 1), PairingOffer)
+    assert isinstance(again(ANN, 1.0, shown=False), PairingOffer), "it is lost: they need another"
+    assert isinstance(again(ANN, -1.0), PairingOffer), "the clock went back: nobody could use it"
+    assert isinstance(again(BOB, 1.0), PairingOffer), "another stranger"
     gone = evolve(members, UserRemoved(sender=ANN, by=OPERATOR), 1.0)
-    assert isinstance(again(ANN, 1.0, of=gone), Offer)
+    assert isinstance(again(ANN, 1.0, of=gone), PairingOffer)
     for now in (2.0, 3.0):
         members = evolve(members, code_for(policy(members), ANN, now).fact, now)
-    assert isinstance(again(ANN, 4.0, of=members), Denied), "too many: not a word"
+    assert isinstance(again(ANN, 4.0, of=members), AccessDenied), "too many: not a word"
 
 
 def test_old_offers_and_old_failures_are_forgotten() -> None:
@@ -347,10 +358,10 @@ def test_a_code_confirmed_in_its_last_moment_counts_though_it_is_written_down_la
     done = confirm(members, made.code, USER, OPERATOR, CODE_S - 0.001)
     members = evolve(members, code_for(policy(), BOB, CODE_S).fact, CODE_S + 1)
     assert isinstance(done, PairingConfirmed)
-    assert evolve(members, done, CODE_S + 2).status(ANN) is Status.MEMBER
+    assert evolve(members, done, CODE_S + 2).status(ANN) is MemberStatus.MEMBER
 
 
-def test_whoever_guesses_too_often_is_not_listened_to_for_a_while() -> None:
+def test_too_many_wrong_codes_block_further_attempts_for_a_while() -> None:
     made = code_for(policy(), ANN, 1000.0)
     members = evolve(NOBODY, made.fact, 1000.0)
     for n in range(FAILURES):
@@ -373,9 +384,9 @@ def test_a_code_can_be_looked_up_as_often_as_one_likes_and_a_wrong_one_counts() 
     assert look_up(members, made.code, OPERATOR, 1000.0 + CODE_S) == PairingFailed(by=OPERATOR)
 
 
-def test_whoever_is_let_in_is_told_where_they_asked() -> None:
+def test_a_new_member_is_welcomed_in_the_chat_of_the_request() -> None:
     made = offer(policy(), ANN, DIRECT, "Ann", bytes(ENTROPY), 0.0, "the chat")
-    assert isinstance(made, Offer)
+    assert isinstance(made, PairingOffer)
     (told,) = welcome(made.fact, DeliveryId("d"))
     assert (told.address.platform, told.address.chat_type) == ("telegram", DIRECT)
     assert (told.address.chat, told.address.user, told.delivery_id) == ("the chat", "", "d")
@@ -397,16 +408,18 @@ def test_the_operator_sees_who_is_let_in_by_what_and_who_waits() -> None:
         Person(EVE, frozenset(), Source.OFFER, "A Name", 1000.0 + CODE_S),
     ]
     assert people(known, 1000.0 + CODE_S) == people(known, 1001.0)[:2], "her code has run out"
-    gone = Policy({}, members)
+    gone = AccessPolicy({}, members)
     assert [p.roles for p in people(gone, 1001.0)] == [frozenset()] * 3, "nobody is served there"
 
 
-def test_what_cannot_be_removed_is_said_with_the_way_to_do_it() -> None:
+def test_removing_a_listed_user_is_refused_with_a_hint() -> None:
     listed = remove(policy(ann=USER), ANN, OPERATOR)
-    assert listed == NotPaired("telegram:ann is let in by the configuration: take it out there.")
+    assert listed == NotPaired(f"telegram:ann {LISTED}")
     assert remove(policy(), ANN, OPERATOR) == NotPaired("telegram:ann is not paired.")
-    assert remove(Policy({}, NOBODY), ANN, OPERATOR) == NotPaired("telegram:ann is not paired.")
-    gone = remove(Policy({}, paired(ann=USER)), ANN, OPERATOR)
+    assert remove(AccessPolicy({}, NOBODY), ANN, OPERATOR) == NotPaired(
+        "telegram:ann is not paired."
+    )
+    gone = remove(AccessPolicy({}, paired(ann=USER)), ANN, OPERATOR)
     assert gone == UserRemoved(sender=ANN, by=OPERATOR)
 
 
@@ -417,7 +430,7 @@ def test_an_offer_can_be_withdrawn() -> None:
     assert isinstance(withdrawn, UserRemoved)
     members = evolve(members, withdrawn, 1.0)
     assert isinstance(confirm(members, made.code, USER, OPERATOR, 2.0), PairingFailed)
-    assert members.status(ANN) is Status.STRANGER
+    assert members.status(ANN) is MemberStatus.STRANGER
 
 
 OFFERED = PairingOffered(sender=ANN, name="Ann", salt="00", digest="ff", expires_at=1.0)
@@ -427,9 +440,9 @@ FACTS: dict[str, PairingOffered | PairingConfirmed | UserRemoved] = {
     "is removed": UserRemoved(sender=ANN, by=OPERATOR),
 }
 KNOWN = {
-    Status.STRANGER: paired(bob=USER),
-    Status.OFFERED: Members(roles={BOB: USER}, offers={ANN: OFFERED}),
-    Status.MEMBER: paired(ann=USER, bob=USER),
+    MemberStatus.STRANGER: paired(bob=USER),
+    MemberStatus.OFFERED: Members(roles={BOB: USER}, offers={ANN: OFFERED}),
+    MemberStatus.MEMBER: paired(ann=USER, bob=USER),
 }
 ALLOWED = {
     ("stranger", "is shown a code"): "offered",
@@ -440,9 +453,9 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", MemberStatus)
 @pytest.mark.parametrize("fact", FACTS)
-def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
+def test_every_status_meets_every_fact_as_stated(status: MemberStatus, fact: str) -> None:
     before = KNOWN[status]
     assert before.status(ANN) is status
     assert not status.final
@@ -486,9 +499,9 @@ class Gate(RuleBasedStateMachine):
         made = offer(policy(self.members), who, DIRECT, "", entropy, self.now)
         recent = [w for _, w, at in self.shown if w == who and at > self.now - HOUR_S]
         if who in self.inside or len(recent) >= OFFERS_PER_USER:
-            assert isinstance(made, Denied)
+            assert isinstance(made, AccessDenied)
             return
-        assert isinstance(made, Offer), "a stranger always gets a code in the end"
+        assert isinstance(made, PairingOffer), "a stranger always gets a code in the end"
         self.record(made.fact)
         self.shown.append((made.code, who, self.now))
 
@@ -531,7 +544,7 @@ class Gate(RuleBasedStateMachine):
     def only_those_the_operator_let_in_are_heard(self) -> None:
         for who in (ANN, BOB, EVE):
             verdict = may_speak(policy(self.members), who, DIRECT)
-            assert isinstance(verdict, Allowed) is (who in self.inside)
+            assert isinstance(verdict, AccessGranted) is (who in self.inside)
 
     @invariant()
     def what_is_kept_is_bounded(self) -> None:

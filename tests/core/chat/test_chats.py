@@ -4,10 +4,11 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core import access, address
+from holdfast.core import address
 from holdfast.core.address import Address, ChatType, KeyBound, Why
-from holdfast.core.approval import Role
-from holdfast.core.chats import (
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat import access
+from holdfast.core.chat.chats import (
     EVENTS,
     KEPT,
     Chats,
@@ -18,14 +19,14 @@ from holdfast.core.chats import (
     UpdateTaken,
     evolve,
 )
-from holdfast.core.inbox import Came, Mode
+from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.types import OPERATOR, SessionId
 from holdfast.errors import IllegalTransition
 
 CHAT = Address(platform="tg", chat_type=ChatType.DIRECT, chat="7", user="7")
 ELSEWHERE = Address(platform="tg", chat_type=ChatType.GROUP, chat="8", user="7")
 ASKED = RestartAsked(address=CHAT, reply_to="5", by=OPERATOR)
-TAKEN = UpdateTaken(came=Came(channel="tg", external_id="41", cursor="41"))
+TAKEN = UpdateTaken(came=UpdateRef(channel="tg", external_id="41", cursor="41"))
 BOUND = KeyBound(key=CHAT.key, session_id=SessionId("s"), reason=Why.FIRST)
 OFFERED = access.PairingOffered(
     sender=CHAT.sender, name="n", salt="s", digest="d", expires_at=600.0
@@ -53,7 +54,7 @@ def test_who_was_let_in_is_a_member_until_removed() -> None:
     assert chats.members.roles == {CHAT.sender: frozenset({Role.RUN})}
     assert chats == Chats(members=chats.members)
     chats = evolve(chats, access.UserRemoved(sender=CHAT.sender, by=OPERATOR), 2.0)
-    assert chats.members.status(CHAT.sender) is access.Status.STRANGER
+    assert chats.members.status(CHAT.sender) is access.MemberStatus.STRANGER
     failed = evolve(chats, access.PairingFailed(by=OPERATOR), 3.0)
     assert failed.members.failed == ((3.0, OPERATOR),)
 
@@ -64,7 +65,7 @@ def test_home_is_what_was_chosen_last() -> None:
     assert fold(*chosen) == Chats(home=ELSEWHERE)
 
 
-def test_who_asked_for_a_restart_waits_until_told() -> None:
+def test_a_restart_request_waits_until_the_chat_is_told() -> None:
     assert fold(ASKED) == Chats(waits=ASKED)
     assert fold(ASKED, Returned()) == fold(Returned()) == Chats()
 

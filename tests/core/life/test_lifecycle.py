@@ -2,28 +2,27 @@
 
 import pytest
 
-from holdfast.core.lifecycle import (
-    Admit,
+from holdfast.core.life.lifecycle import (
+    DECLINES,
     Change,
-    Decline,
     Event,
     GatewayBooted,
     GatewayState,
     GatewayWanted,
+    JournalRestored,
+    LifecyclePhase,
     Reason,
     Recorded,
-    Start,
-    State,
-    Status,
+    ReportedState,
+    StartedBy,
     Supervisor,
     Wanted,
-    decide,
     evolve,
     exit_code,
     last_state,
     remember,
     stays_down,
-    take_back,
+    want_running,
 )
 from holdfast.core.types import OPERATOR
 from holdfast.errors import IllegalTransition
@@ -42,9 +41,9 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", LifecyclePhase)
 @pytest.mark.parametrize("change", Change)
-def test_every_status_meets_every_change_as_stated(status: Status, change: Change) -> None:
+def test_every_status_meets_every_change_as_stated(status: LifecyclePhase, change: Change) -> None:
     if (status.value, change.value) in ALLOWED:
         assert evolve(status, change).value == ALLOWED[status.value, change.value]
     else:
@@ -52,8 +51,8 @@ def test_every_status_meets_every_change_as_stated(status: Status, change: Chang
             evolve(status, change)
 
 
-@pytest.mark.parametrize("status", Status)
-def test_a_stop_is_legal_whenever_there_is_something_to_stop(status: Status) -> None:
+@pytest.mark.parametrize("status", LifecyclePhase)
+def test_a_stop_is_legal_whenever_there_is_something_to_stop(status: LifecyclePhase) -> None:
     assert ((status.value, "stop asked") in ALLOWED) is not status.final
     assert ((status.value, "ended") in ALLOWED) is not status.final
 
@@ -61,20 +60,17 @@ def test_a_stop_is_legal_whenever_there_is_something_to_stop(status: Status) -> 
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        (Status.STARTING, "gateway_starting"),
-        (Status.RECOVERING, "gateway_starting"),
-        (Status.READY, ""),
-        (Status.DRAINING, "gateway_draining"),
-        (Status.STOPPED, "gateway_draining"),
+        (LifecyclePhase.STARTING, "gateway_starting"),
+        (LifecyclePhase.RECOVERING, "gateway_starting"),
+        (LifecyclePhase.READY, ""),
+        (LifecyclePhase.DRAINING, "gateway_draining"),
+        (LifecyclePhase.STOPPED, "gateway_draining"),
     ],
 )
-def test_only_a_ready_process_takes_new_work(status: Status, code: str) -> None:
-    match decide(status):
-        case Admit():
-            assert code == ""
-        case Decline() as declined:
-            assert declined.code == code
-            assert "Try again" in declined.message
+def test_only_a_ready_process_takes_new_work(status: LifecyclePhase, code: str) -> None:
+    declined = DECLINES.get(status)
+    assert (declined.code if declined else "") == code
+    assert declined is None or "Try again" in declined.message
 
 
 @pytest.mark.parametrize("supervisor", Supervisor)
@@ -88,7 +84,7 @@ def test_the_exit_code_tells_the_supervisor_what_to_do(
 
 
 BOOTED = GatewayBooted(version="1")
-DRAINING = GatewayState(state=State.DRAINING, running=1)
+DRAINING = GatewayState(state=ReportedState.DRAINING, running=1)
 
 
 def wanted(what: Wanted) -> GatewayWanted:
@@ -113,14 +109,14 @@ def ends(reason: Reason) -> tuple[Event, ...]:
 @pytest.mark.parametrize(
     ("reason", "is_wanted", "state"),
     [
-        (Reason.STOP, Wanted.STOPPED, State.STOPPED),
-        (Reason.RESTART, Wanted.RUNNING, State.STOPPED),
-        (Reason.SIGNAL, Wanted.RUNNING, State.RUNNING),
-        (Reason.BROKEN, Wanted.RUNNING, State.RUNNING),
+        (Reason.STOP, Wanted.STOPPED, ReportedState.STOPPED),
+        (Reason.RESTART, Wanted.RUNNING, ReportedState.STOPPED),
+        (Reason.SIGNAL, Wanted.RUNNING, ReportedState.RUNNING),
+        (Reason.BROKEN, Wanted.RUNNING, ReportedState.RUNNING),
     ],
 )
-def test_only_the_operators_word_changes_what_is_wanted(
-    reason: Reason, is_wanted: Wanted, state: State
+def test_only_the_operator_changes_what_is_wanted(
+    reason: Reason, is_wanted: Wanted, state: ReportedState
 ) -> None:
     known = life(*ends(reason))
     assert (known.wanted, known.state, known.booted_at) == (is_wanted, state, 1.0)
@@ -129,15 +125,24 @@ def test_only_the_operators_word_changes_what_is_wanted(
 @pytest.mark.promise("STOP-11")
 def test_state_only_reports_and_a_boot_that_is_wanted_starts_whatever_it_says() -> None:
     for known in (Recorded(), life(BOOTED), life(BOOTED, DRAINING), life(*ends(Reason.RESTART))):
-        assert not any(stays_down(start, known) for start in Start)
-        assert take_back(known, OPERATOR) == ()
+        assert not any(stays_down(start, known) for start in StartedBy)
+        assert want_running(known, OPERATOR) == ()
 
 
 @pytest.mark.promise("STOP-11")
 def test_what_the_operator_has_stopped_stays_down_at_a_boot_and_is_wanted_when_started() -> None:
     known = life(*ends(Reason.STOP))
-    assert stays_down(Start.BOOT, known) and not stays_down(Start.ASKED, known)
-    said = take_back(known, OPERATOR)
+    assert stays_down(StartedBy.BOOT, known) and not stays_down(StartedBy.ASKED, known)
+    said = want_running(known, OPERATOR)
     assert said == (wanted(Wanted.RUNNING),)
     after = life(*ends(Reason.STOP), *said, BOOTED)
-    assert (after.wanted, after.state) == (Wanted.RUNNING, State.RUNNING)
+    assert (after.wanted, after.state) == (Wanted.RUNNING, ReportedState.RUNNING)
+
+
+@pytest.mark.promise("TIME-03")
+def test_a_restore_is_remembered_with_its_time() -> None:
+    restored = JournalRestored(runs=2, messages=1)
+    known = remember(Recorded(), restored, 5.0)
+    assert (known.restored_at, known.restored) == (5.0, restored)
+    booted = remember(known, GatewayBooted(version="1"), 6.0)
+    assert booted.restored == restored

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.core.call import (
+from holdfast.core.messages import Proposal
+from holdfast.core.run.call import (
     ABORTED_TEXT,
     UNKNOWN_TEXT,
     Adopt,
@@ -13,19 +14,18 @@ from holdfast.core.call import (
     CallParked,
     CallSettled,
     CallStarted,
+    CallStatus,
     Event,
-    Leave,
+    LeaveCall,
     OnCrash,
     Outcome,
     Settle,
-    Status,
     Step,
     abort,
     cut,
     evolve,
     next_step,
 )
-from holdfast.core.messages import Proposal
 from holdfast.core.types import CallId, RequestId, RunId
 from holdfast.errors import IllegalTransition
 
@@ -57,13 +57,13 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", CallStatus)
 @pytest.mark.parametrize("fact", FACTS)
-def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
+def test_every_status_meets_every_fact_as_stated(status: CallStatus, fact: str) -> None:
     call = Call(PROPOSAL, status)
     if (status.value, fact) in ALLOWED:
-        after = Status(ALLOWED[status.value, fact])
-        waits_for = WAITS if after is Status.PARKED else None
+        after = CallStatus(ALLOWED[status.value, fact])
+        waits_for = WAITS if after is CallStatus.PARKED else None
         assert evolve(call, FACTS[fact]) == Call(PROPOSAL, after, waits_for)
     else:
         with pytest.raises(IllegalTransition, match=f"while call call is {status}"):
@@ -73,30 +73,30 @@ def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> N
 
 def test_what_a_parked_call_asks_is_known_until_it_is_answered() -> None:
     asks = CallParked(run_id=RUN, call_id=CALL, reason="asks", question="Which?", options=("a",))
-    call = Call(PROPOSAL, Status.STARTED)
+    call = Call(PROPOSAL, CallStatus.STARTED)
     assert call.question == ""
     call = evolve(call, asks)
     assert (call.parked, call.question) == (asks, "Which?")
     assert (cut(call).parked, cut(call).question) == (asks, "Which?")
     assert evolve(call, FACTS["it ends"]).question == ""
-    waits = evolve(Call(PROPOSAL, Status.STARTED), WAITS)
+    waits = evolve(Call(PROPOSAL, CallStatus.STARTED), WAITS)
     assert (waits.parked, waits.question) == (WAITS, "")
 
 
-@pytest.mark.parametrize("status", Status)
-def test_every_call_that_is_not_settled_can_be_settled(status: Status) -> None:
+@pytest.mark.parametrize("status", CallStatus)
+def test_every_call_that_is_not_settled_can_be_settled(status: CallStatus) -> None:
     assert ((status.value, "it ends") in ALLOWED) is not status.final
 
 
 def test_a_call_waits_while_asked_or_parked_and_ends_when_settled() -> None:
-    assert {s for s in Status if s.waiting} == {Status.ASKED, Status.PARKED}
-    assert {s for s in Status if s.final} == {Status.SETTLED}
+    assert {s for s in CallStatus if s.waiting} == {CallStatus.ASKED, CallStatus.PARKED}
+    assert {s for s in CallStatus if s.final} == {CallStatus.SETTLED}
 
 
-@pytest.mark.parametrize("status", Status)
-def test_the_end_of_the_process_puts_only_a_call_in_flight_in_doubt(status: Status) -> None:
+@pytest.mark.parametrize("status", CallStatus)
+def test_the_end_of_the_process_puts_only_a_call_in_flight_in_doubt(status: CallStatus) -> None:
     after = cut(Call(PROPOSAL, status)).status
-    assert after is (Status.DOUBTFUL if status is Status.STARTED else status)
+    assert after is (CallStatus.DOUBTFUL if status is CallStatus.STARTED else status)
 
 
 UNKNOWN = Settle(Outcome.UNKNOWN, UNKNOWN_TEXT)
@@ -105,39 +105,39 @@ STEPS: dict[tuple[str, str], Step] = {
     ("proposed", "repeat"): Begin(),
     ("proposed", "unknown"): Begin(),
     ("proposed", "adopt"): Begin(),
-    ("asked", "repeat"): Leave(),
-    ("asked", "unknown"): Leave(),
-    ("asked", "adopt"): Leave(),
+    ("asked", "repeat"): LeaveCall(),
+    ("asked", "unknown"): LeaveCall(),
+    ("asked", "adopt"): LeaveCall(),
     ("cleared", "repeat"): Begin(),
     ("cleared", "unknown"): Begin(),
     ("cleared", "adopt"): Begin(),
     ("started", "repeat"): UNKNOWN,
     ("started", "unknown"): UNKNOWN,
     ("started", "adopt"): UNKNOWN,
-    ("parked", "repeat"): Leave(),
-    ("parked", "unknown"): Leave(),
-    ("parked", "adopt"): Leave(),
+    ("parked", "repeat"): LeaveCall(),
+    ("parked", "unknown"): LeaveCall(),
+    ("parked", "adopt"): LeaveCall(),
     ("doubtful", "repeat"): Begin(),
     ("doubtful", "unknown"): UNKNOWN,
     ("doubtful", "adopt"): Adopt(),
-    ("settled", "repeat"): Leave(),
-    ("settled", "unknown"): Leave(),
-    ("settled", "adopt"): Leave(),
+    ("settled", "repeat"): LeaveCall(),
+    ("settled", "unknown"): LeaveCall(),
+    ("settled", "adopt"): LeaveCall(),
 }
 
 
 @pytest.mark.promise("BACK-10")
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", CallStatus)
 @pytest.mark.parametrize("on_crash", OnCrash)
-def test_every_call_has_exactly_one_next_step(status: Status, on_crash: OnCrash) -> None:
+def test_every_call_has_exactly_one_next_step(status: CallStatus, on_crash: OnCrash) -> None:
     assert next_step(Call(PROPOSAL, status), on_crash) == STEPS[status.value, on_crash.value]
 
 
-@pytest.mark.parametrize("status", [s for s in Status if not s.final])
+@pytest.mark.parametrize("status", [s for s in CallStatus if not s.final])
 @pytest.mark.parametrize("on_crash", OnCrash)
 def test_a_stopped_call_is_unknown_only_if_it_may_have_had_effects(
-    status: Status, on_crash: OnCrash
+    status: CallStatus, on_crash: OnCrash
 ) -> None:
-    begun = status in (Status.STARTED, Status.DOUBTFUL)
+    begun = status in (CallStatus.STARTED, CallStatus.DOUBTFUL)
     expected = ABORTED if on_crash is OnCrash.REPEAT or not begun else UNKNOWN
     assert abort(Call(PROPOSAL, status), on_crash) == expected

@@ -3,10 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import session
-from holdfast.core.child import Child, ChildBegun, ChildEnded, Children, evolve, left_by
-from holdfast.core.run import RunCancelled, RunFailed, RunQueued, RunRequeued, Status, StopAsked
-from holdfast.core.session import Session, recall
+from holdfast.core.run.child import Child, ChildBegun, ChildEnded, Children, children_of, evolve
+from holdfast.core.run.run import (
+    RunCancelled,
+    RunFailed,
+    RunPhase,
+    RunQueued,
+    RunRequeued,
+    StopAsked,
+)
+from holdfast.core.session import session
+from holdfast.core.session.session import Session, evolve_lasting
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -28,27 +35,27 @@ def begun(child: RunId = CHILD, run_id: RunId = RUN, *, background: bool = False
 
 
 def ended(child: RunId = CHILD) -> ChildEnded:
-    return ChildEnded(child=child, call_id=CALL, status=Status.COMPLETED)
+    return ChildEnded(child=child, call_id=CALL, status=RunPhase.COMPLETED)
 
 
 OPEN: Children = {CHILD: Child(begun())}
 
 
-def test_it_is_open_from_the_moment_it_is_wanted_until_its_end_is_told() -> None:
+def test_a_child_is_open_from_its_request_until_its_end_is_reported() -> None:
     assert evolve({}, begun()) == OPEN
     assert evolve(OPEN, ended()) == {}
 
 
 @pytest.mark.parametrize(("before", "fact"), [(OPEN, begun()), ({}, ended())])
-def test_it_is_wanted_once_and_told_of_once(before: Children, fact: Fact) -> None:
+def test_a_child_is_requested_once_and_reported_once(before: Children, fact: Fact) -> None:
     with pytest.raises(IllegalTransition, match="child"):
         evolve(before, fact)
 
 
-def test_the_children_of_one_run_are_told_from_those_of_others() -> None:
+def test_children_of_has_only_the_children_of_that_run() -> None:
     children = evolve(OPEN, begun(RunId("second"), OTHER))
-    assert left_by(children, RUN) == (CHILD,)
-    assert left_by(children, OTHER) == ("second",)
+    assert children_of(children, RUN) == (CHILD,)
+    assert children_of(children, OTHER) == ("second",)
 
 
 STOPS = {
@@ -66,7 +73,7 @@ def test_a_stop_is_for_the_children_too(fact: Fact, *, background: bool) -> None
     assert evolve(others, fact) is others
 
 
-def test_the_first_reason_stands_and_none_is_still_a_stop() -> None:
+def test_the_first_stop_reason_is_kept_and_an_empty_one_is_still_a_stop() -> None:
     stopped = evolve(OPEN, StopAsked(run_id=RUN, reason=""))
     assert stopped[CHILD].stop_reason == "stopped"
     assert evolve(stopped, STOPS["cancelled"]) is stopped
@@ -87,8 +94,8 @@ def test_other_facts_mean_nothing_to_children() -> None:
 def test_a_session_knows_its_open_children_also_of_runs_that_ended() -> None:
     empty = Session(SessionKey(OPERATOR, SessionId("s")))
     now = session.evolve(empty, begun(), 1.0)
-    assert now == recall(empty, begun()) == replace(empty, children=OPEN)
-    assert recall(now, STOPS["cancelled"]).children[CHILD].stop_reason == "enough"
+    assert now == evolve_lasting(empty, begun()) == replace(empty, children=OPEN)
+    assert evolve_lasting(now, STOPS["cancelled"]).children[CHILD].stop_reason == "enough"
     queued = RunQueued(run_id=RUN, input_id=InputId("in"))
     live = session.evolve(session.evolve(now, queued, 1.0), STOPS["stop asked"], 2.0)
     assert live.children[CHILD].stop_reason == "enough"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.limits import GiveUp, Limits, TryAgain, may_queue, may_turn, retry
+from holdfast.core.run.limits import Limits, StopRetrying, TryAgain, retry
 
 LIMITS = Limits()
 
@@ -27,22 +27,35 @@ def test_the_wait_never_exceeds_its_cap() -> None:
 
 @settings(deadline=None)
 @given(asked=st.floats(0, 120), jitter=st.floats(0, 1, exclude_max=True))
-def test_a_server_that_says_when_is_never_asked_sooner(asked: float, jitter: float) -> None:
+def test_a_server_s_retry_after_is_respected(asked: float, jitter: float) -> None:
     again = retry(LIMITS, 1, asked, jitter)
     assert isinstance(again, TryAgain)
     assert asked <= again.after_s <= asked + LIMITS.backoff_s
 
 
 def test_a_server_that_asks_for_too_long_is_given_up_at_once() -> None:
-    assert retry(LIMITS, 1, 121.0, 0.0) == GiveUp("the server asks to wait 121 s")
+    assert retry(LIMITS, 1, 121.0, 0.0) == StopRetrying("the server asks to wait 121 s")
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 1.0])
 def test_the_last_attempt_is_the_last(retry_after_s: float | None) -> None:
-    assert retry(LIMITS, 5, retry_after_s, 0.0) == GiveUp("gave up after 5 attempts")
+    assert retry(LIMITS, 5, retry_after_s, 0.0) == StopRetrying("gave up after 5 attempts")
 
 
-def test_a_run_has_as_many_turns_and_the_queue_as_many_places_as_it_says() -> None:
+def test_with_several_models_the_next_is_asked_at_once_and_each_round_waits() -> None:
+    waits = []
+    for attempt in range(1, 10):
+        again = retry(Limits(model_attempts=3), attempt, None, 0.0, 3)
+        waits.append(again.after_s if isinstance(again, TryAgain) else again.reason)
+    assert waits == [0, 0, 0.25, 0, 0, 0.5, 0, 0, "gave up after 9 attempts"]
+
+
+def test_turns_and_queued_runs_are_limited() -> None:
     limits = Limits(turns=2, queued=2)
-    assert [may_turn(limits, n) for n in (1, 2, 3)] == [True, True, False]
-    assert [may_queue(limits, n) for n in (0, 1, 2)] == [True, True, False]
+    assert [limits.may_turn(n) for n in (1, 2, 3)] == [True, True, False]
+    assert [limits.may_queue(n, 0) for n in (0, 1, 2)] == [True, True, False]
+
+
+def test_the_queue_is_bounded_by_bytes_too() -> None:
+    limits = Limits(queued_bytes=10)
+    assert [limits.may_queue(1, n) for n in (0, 9, 10)] == [True, True, False]

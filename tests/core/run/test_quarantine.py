@@ -11,13 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import run as runs
-from holdfast.core.call import CallStarted
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Proposal
-from holdfast.core.run import (
+from holdfast.core.run import run as runs
+from holdfast.core.run.call import CallStarted
+from holdfast.core.run.quarantine import (
+    HOLD_S,
+    Judgement,
+    QuarantineVerdict,
+    Release,
+    judge,
+    release,
+)
+from holdfast.core.run.run import (
     QUICK_CUT_S,
-    Cause,
+    CutCause,
     ModelAnswered,
     Run,
     RunCleared,
@@ -26,21 +34,28 @@ from holdfast.core.run import (
     RunHeld,
     RunInterrupted,
     RunIsolated,
+    RunPhase,
     RunQueued,
     RunRequeued,
     RunResumed,
     RunStarted,
-    Status,
     StopAsked,
     queue,
 )
-from holdfast.core.session import OnStart, Session, current, evolve, found_cut, go_on, recover
-from holdfast.core.suspects import HOLD_S, Judgement, Release, Verdict, judge, release
+from holdfast.core.session.session import (
+    OnStart,
+    Session,
+    current,
+    evolve,
+    recover,
+    requeue_interrupted,
+    with_cuts,
+)
 from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, SessionId, SessionKey, Usage
 
 pytestmark = [pytest.mark.promise("BACK-07"), pytest.mark.fault("F-13")]
 
-GO_ON, ISOLATE, HOLD, GIVE_UP = Verdict
+GO_ON, ISOLATE, HOLD, GIVE_UP = QuarantineVerdict
 
 
 def cut(name: str, cuts: int, driven_at: float = 0.0, *then: runs.Event) -> Run:
@@ -58,10 +73,10 @@ def cut(name: str, cuts: int, driven_at: float = 0.0, *then: runs.Event) -> Run:
 
 
 def crash(run_id: RunId, at: float) -> RunInterrupted:
-    return RunInterrupted(run_id=run_id, cause=Cause.CRASH, reason="", cut_at=at)
+    return RunInterrupted(run_id=run_id, cause=CutCause.CRASH, reason="", cut_at=at)
 
 
-def judged(*cut_now: Run, others: bool = False) -> dict[str, Verdict]:
+def judged(*cut_now: Run, others: bool = False) -> dict[str, QuarantineVerdict]:
     found = judge(cut_now, [r.id for r in cut_now], 0.0, others=others)
     return {str(run_id): verdict for run_id, verdict in found.verdicts.items()}
 
@@ -72,7 +87,7 @@ def test_one_that_was_cut_alone_three_times_in_a_row_is_given_up() -> None:
     assert judge([cut("a", 3)], [RunId("a")], 0.0).solved
 
 
-def test_with_others_that_nobody_can_read_it_is_isolated_first() -> None:
+def test_beside_unreadable_runs_a_stuck_run_is_isolated_first() -> None:
     assert judged(cut("a", 3), others=True) == {"a": ISOLATE}
 
 
@@ -93,7 +108,7 @@ def test_one_that_was_cut_for_the_first_time_is_held_too_so_that_one_alone_is_al
     assert judged(cut("old", 3), cut("new", 1)) == {"old": ISOLATE, "new": HOLD}
 
 
-def test_nothing_is_held_before_somebody_was_cut_three_times() -> None:
+def test_no_run_is_held_before_one_was_cut_three_times() -> None:
     assert judged(cut("a", 2), cut("b", 2), cut("c", 1)) == {}
 
 
@@ -107,7 +122,7 @@ def test_one_that_was_isolated_when_it_was_cut_is_given_up_whatever_else_was_cut
 
 def test_one_that_was_cut_in_an_orderly_way_while_isolated_is_not_exposed() -> None:
     alone = runs.evolve(cut("a", 3), RunIsolated(run_id=RunId("a")), 0.0)
-    ends = RunInterrupted(run_id=alone.id, cause=Cause.SHUTDOWN, reason="", cut_at=0.0)
+    ends = RunInterrupted(run_id=alone.id, cause=CutCause.SHUTDOWN, reason="", cut_at=0.0)
     for fact in (RunRequeued(run_id=alone.id), RunResumed(run_id=alone.id), ends):
         alone = runs.evolve(alone, fact, 0.0)
     assert not alone.exposed and judged(alone, cut("b", 1)) == {}
@@ -127,7 +142,7 @@ def restarted(name: str, times: int) -> Run:
     run = runs.evolve(run, RunStarted(run_id=run_id), 0.0)
     run = runs.evolve(run, InputPromoted(input_id=InputId(name), run_id=run_id), 0.0)
     wants = ModelAnswered(run_id=run_id, turn=1, text="", calls=(Proposal(call, "t", "{}"),))
-    ends = RunInterrupted(run_id=run_id, cause=Cause.RESTART, reason="", cut_at=0.0)
+    ends = RunInterrupted(run_id=run_id, cause=CutCause.RESTART, reason="", cut_at=0.0)
     goes_on = (RunRequeued(run_id=run_id), RunResumed(run_id=run_id))
     begins = CallStarted(run_id=run_id, call_id=call, tool="t")
     run = runs.evolve(run, wants, 0.0)
@@ -137,27 +152,27 @@ def restarted(name: str, times: int) -> Run:
     return run
 
 
-def test_a_run_that_restarts_its_own_gateway_is_given_up_and_nobody_is_held_for_it() -> None:
+def test_a_run_that_restarts_its_own_gateway_is_given_up_and_no_other_is_held() -> None:
     assert judged(restarted("a", 2)) == {}
     found = judge([restarted("a", 3), restarted("b", 1), cut("c", 2)], [], 0.0)
     assert found == Judgement({RunId("a"): GIVE_UP})
 
 
-def test_restarts_that_cut_several_alike_are_nobodys_doing() -> None:
+def test_restarts_that_cut_several_runs_equally_blame_none() -> None:
     assert judged(restarted("a", 3), restarted("b", 3)) == {}
 
 
-def test_restarts_while_it_only_waits_for_the_model_are_not_its_doing() -> None:
+def test_restarts_do_not_count_while_a_run_only_waits_for_the_model() -> None:
     run = queue(RunQueued(run_id=RunId("a"), input_id=InputId("a")), 0.0)
     run = runs.evolve(run, RunStarted(run_id=run.id), 0.0)
-    ends = RunInterrupted(run_id=run.id, cause=Cause.SHUTDOWN, reason="", cut_at=0.0)
+    ends = RunInterrupted(run_id=run.id, cause=CutCause.SHUTDOWN, reason="", cut_at=0.0)
     for _ in range(5):
         for fact in (ends, RunRequeued(run_id=run.id), RunResumed(run_id=run.id)):
             run = runs.evolve(run, fact, 0.0)
     assert (run.restarts, run.cuts) == (0, 0)
 
 
-def test_deploys_do_not_add_to_what_crashes_say() -> None:
+def test_restarts_do_not_count_as_crashes() -> None:
     both = [restarted("a", 3), cut("b", 3)]
     assert judged(*both) == {"a": GIVE_UP, "b": GIVE_UP}
     assert judged(restarted("a", 2), cut("b", 2)) == {}
@@ -192,7 +207,7 @@ def test_the_next_half_goes_on_and_one_alone_is_isolated_if_all_others_got_on() 
     assert release([held("a")], [cut("w", 1)], 61.0) == Release((RunId("a"),))
 
 
-def test_nobody_is_held_for_longer_than_said() -> None:
+def test_no_run_is_held_longer_than_the_limit() -> None:
     busy = at_work("x", HOLD_S, progressed=True)
     both = [held("a"), held("b", 2 * HOLD_S)]
     assert release(both, [busy], HOLD_S - 1) is None
@@ -229,12 +244,12 @@ class Gateway:
 
     def boot(self, written: int | None = None) -> None:
         """Judge and recover; or only the first `written` sessions, and end again."""
-        found = [pair for s in self.sessions.values() for pair in found_cut(s, self.now)]
+        found = [pair for s in self.sessions.values() for pair in with_cuts(s, self.now)]
         just_cut = [r.id for r, said in found if said]
         judgement = judge([r for r, _ in found], just_cut, self.now)
         for run_id in list(self.open())[:written]:
             session = self.sessions[run_id]
-            facts = recover(session, OnStart.RESUME, self.now, Cause.CRASH, judgement)
+            facts = recover(session, OnStart.RESUME, self.now, CutCause.CRASH, judgement)
             self.say(run_id, *facts)
         self.suspects = {k for k, r in self.open().items() if r.cuts and not r.held_until}
 
@@ -244,10 +259,10 @@ class Gateway:
             self.accept(run_id)
         for _ in range(500):
             for run_id, run in self.open().items():
-                if run.status is Status.QUEUED:
+                if run.status is RunPhase.QUEUED:
                     word = RunResumed(run_id=run_id, cause=run.cut_by)
                     self.say(run_id, word if run.driven else RunStarted(run_id=run_id))
-            driven = {k: r for k, r in self.open().items() if r.status is Status.RUNNING}
+            driven = {k: r for k, r in self.open().items() if r.status is RunPhase.RUNNING}
             if not self.open():
                 return False
             self.now = self.next_event(driven)
@@ -279,7 +294,7 @@ class Gateway:
         waiting = [r for r in found.values() if r.held_until]
         if not waiting:
             return
-        assert all(go_on(self.sessions[r.id]) == () for r in waiting)
+        assert all(requeue_interrupted(self.sessions[r.id]) == () for r in waiting)
         doubtful = [found[k] for k in self.suspects if k in found and not found[k].held_until]
         decided = release(waiting, doubtful, self.now)
         if decided is None:

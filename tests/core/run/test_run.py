@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from typing_extensions import override
 
-from holdfast.core import call as calls
-from holdfast.core.call import (
+from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
+from holdfast.core.messages import Proposal
+from holdfast.core.run import call as calls
+from holdfast.core.run.call import (
     Adopt,
     Begin,
     Call,
@@ -25,17 +27,18 @@ from holdfast.core.call import (
     OnCrash,
     Outcome,
 )
-from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
-from holdfast.core.messages import Proposal
-from holdfast.core.run import (
+from holdfast.core.run.context import ContextExceeded, HistoryCompacted
+from holdfast.core.run.run import (
     AbortCalls,
     CallModel,
     Cancel,
-    Cause,
+    Compact,
     Complete,
+    CutCause,
     Event,
     MessageVoided,
     ModelAnswered,
+    ModelFailed,
     Origin,
     Read,
     Rest,
@@ -48,15 +51,18 @@ from holdfast.core.run import (
     RunHeld,
     RunInterrupted,
     RunIsolated,
+    RunPhase,
     RunQueued,
     RunRequeued,
     RunResumed,
     RunStarted,
     SettleCalls,
-    Start,
-    Status,
+    StartRun,
     StopAsked,
+    end_with,
     evolve,
+    may_compact,
+    movable,
     next_step,
     queue,
     stuck,
@@ -77,7 +83,15 @@ def settled(call_id: CallId, outcome: Outcome = Outcome.OK) -> CallSettled:
     return CallSettled(run_id=RUN, call_id=call_id, tool="t", outcome=outcome, text="done")
 
 
-def interrupted(cut_at: float = 0.0, cause: Cause = Cause.CRASH) -> RunInterrupted:
+def exceeded(turn: int = 1) -> ContextExceeded:
+    return ContextExceeded(run_id=RUN, turn=turn, error="too long")
+
+
+def compacted() -> HistoryCompacted:
+    return HistoryCompacted(upto=0, summary="", reason="overflow", run_id=RUN, usage=USAGE)
+
+
+def interrupted(cut_at: float = 0.0, cause: CutCause = CutCause.CRASH) -> RunInterrupted:
     return RunInterrupted(run_id=RUN, cause=cause, reason="why", cut_at=cut_at)
 
 
@@ -94,6 +108,11 @@ FACTS: dict[str, Event] = {
     "words may not be read": InputRefused(input_id=INPUT, run_id=RUN, reason="blocked"),
     "the model answers": ModelAnswered(run_id=RUN, turn=1, text="hi"),
     "the model is asked again": MessageVoided(run_id=RUN, turn=1, reason="cut"),
+    "an attempt at the model fails": ModelFailed(
+        run_id=RUN, turn=1, attempt=1, model="a/b", reason="busy", next_model="c/d"
+    ),
+    "the model finds it too long": exceeded(),
+    "the history is compacted": compacted(),
     "a person is asked": CallAsked(run_id=RUN, call_id=CALL, request_id=RequestId("q")),
     "a person agrees": CallCleared(run_id=RUN, call_id=CALL),
     "a call begins": CallStarted(run_id=RUN, call_id=CALL, tool="t"),
@@ -120,6 +139,9 @@ ALLOWED = {
     "words may not be read": {s: s for s in ("queued", "running", "waiting", "interrupted")},
     "the model answers": {"running": "running"},
     "the model is asked again": {"running": "running"},
+    "an attempt at the model fails": {"running": "running"},
+    "the model finds it too long": {"running": "running"},
+    "the history is compacted": {"running": "running"},
     "a person is asked": {"running": "running"},
     "a person agrees": {
         "queued": "queued",
@@ -143,19 +165,19 @@ ALLOWED = {
 }
 
 
-def run_about_to(fact: str, status: Status) -> Run:
+def run_about_to(fact: str, status: RunPhase) -> Run:
     """A run in `status` whose inside has nothing against `fact`."""
     needs = {
-        "a person is asked": calls.Status.PROPOSED,
-        "a person agrees": calls.Status.ASKED,
-        "a call begins": calls.Status.CLEARED,
-        "a call waits": calls.Status.STARTED,
-        "a call ends": calls.Status.ASKED,
+        "a person is asked": calls.CallStatus.PROPOSED,
+        "a person agrees": calls.CallStatus.ASKED,
+        "a call begins": calls.CallStatus.CLEARED,
+        "a call waits": calls.CallStatus.STARTED,
+        "a call ends": calls.CallStatus.ASKED,
     }
     open_calls: dict[CallId, Call] = {}
     if fact in needs:
         open_calls[CALL] = Call(proposal(CALL), needs[fact])
-        if status is not Status.WAITING:
+        if status is not RunPhase.WAITING:
             open_calls[OTHER] = Call(proposal(OTHER))
     return Run(
         RUN,
@@ -169,9 +191,9 @@ def run_about_to(fact: str, status: Status) -> Run:
     )
 
 
-@pytest.mark.parametrize("status", Status)
+@pytest.mark.parametrize("status", RunPhase)
 @pytest.mark.parametrize("fact", FACTS)
-def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
+def test_every_status_meets_every_fact_as_stated(status: RunPhase, fact: str) -> None:
     run = run_about_to(fact, status)
     if status.value in ALLOWED[fact]:
         after = evolve(run, FACTS[fact], 2.0)
@@ -184,13 +206,13 @@ def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> N
 
 
 def test_a_stop_is_legal_whenever_there_is_something_to_stop() -> None:
-    unfinished = {s.value for s in Status if not s.final}
+    unfinished = {s.value for s in RunPhase if not s.final}
     assert set(ALLOWED["a person stops it"]) == unfinished
     assert set(ALLOWED["it is cancelled"]) == set(ALLOWED["it fails"]) == unfinished
 
 
 def test_what_is_final_accepts_nothing() -> None:
-    final = {s.value for s in Status if s.final}
+    final = {s.value for s in RunPhase if s.final}
     assert final == {"completed", "failed", "cancelled"}
     assert not any(final & set(legal) for legal in ALLOWED.values())
 
@@ -208,11 +230,35 @@ def test_a_run_knows_for_whom_it_works_from_its_first_fact_to_its_last() -> None
     for fact in (*BEGUN, interrupted(), *GO_ON, FACTS["it is cancelled"]):
         run = evolve(run, fact, 1.0)
         assert run.origin == origin
-    assert run.status is Status.CANCELLED
+    assert run.status is RunPhase.CANCELLED
 
 
 BEGUN: tuple[Event, ...] = (FACTS["it begins"], FACTS["words are read"])
 GO_ON: tuple[Event, ...] = (FACTS["it may go on"], FACTS["it goes on"])
+
+
+def test_a_run_knows_which_model_to_ask_next_until_one_answers() -> None:
+    run = fold(*BEGUN, FACTS["an attempt at the model fails"])
+    assert (run.attempts, run.ask_next) == (1, "c/d")
+    run = evolve(run, interrupted(), 1.0)
+    run = evolve(evolve(run, GO_ON[0], 1.0), GO_ON[1], 1.0)
+    assert (run.attempts, run.ask_next) == (1, "c/d"), "a crash changes nothing"
+    run = evolve(run, wanting(CALL), 1.0)
+    assert (run.attempts, run.ask_next) == (0, "")
+
+
+@pytest.mark.promise("CTX-02")
+def test_a_request_that_was_too_long_is_compacted_once_and_asked_again() -> None:
+    run = fold(*BEGUN)
+    assert may_compact(run)
+    run = evolve(run, exceeded(), 1.0)
+    assert next_step(run) == Compact(1)
+    run = evolve(run, compacted(), 1.0)
+    assert next_step(run) == CallModel(1)
+    assert not may_compact(run)
+    assert run.usage == USAGE, "the summary was not free"
+    run = evolve(run, wanting(CALL), 1.0)
+    assert may_compact(evolve(run, settled(CALL), 1.0)), "the next turn may be compacted again"
 
 
 def wanting(*call_ids: CallId, turn: int = 1) -> ModelAnswered:
@@ -222,7 +268,7 @@ def wanting(*call_ids: CallId, turn: int = 1) -> ModelAnswered:
 
 def test_the_straight_path_is_read_ask_the_model_settle_ask_again_complete() -> None:
     run = fold()
-    assert next_step(run) == Start()
+    assert next_step(run) == StartRun((INPUT,))
     run = evolve(run, FACTS["it begins"], 1.0)
     assert next_step(run) == Read((INPUT,))
     run = evolve(run, FACTS["words are read"], 1.0)
@@ -238,17 +284,29 @@ def test_the_straight_path_is_read_ask_the_model_settle_ask_again_complete() -> 
     assert (run.usage, run.model, run.last_event) == (Usage(6, 8), "m", "run.completed")
 
 
+def test_a_run_ends_with_the_models_answer_if_nothing_is_left_to_do() -> None:
+    run = fold(*BEGUN)
+    answer = ModelAnswered(run_id=RUN, turn=1, text="yes", usage=USAGE)
+    (ending,) = end_with(run, answer)
+    after = evolve(run, answer, 2.0)
+    assert next_step(after) == Complete(ending.output)
+    assert evolve(after, ending, 2.0).usage == ending.usage == after.usage
+    assert end_with(run, wanting(CALL)) == ()
+    assert end_with(evolve(run, FACTS["words arrive"], 2.0), answer) == ()
+    assert end_with(evolve(run, FACTS["a person stops it"], 2.0), answer) == ()
+
+
 def test_a_run_waits_while_every_open_call_waits_and_is_queued_when_one_can_move() -> None:
     run = fold(*BEGUN, wanting(CALL, OTHER), FACTS["a person is asked"])
-    assert run.status is Status.RUNNING
+    assert run.status is RunPhase.RUNNING
     assert next_step(run) == SettleCalls((Call(proposal(OTHER)),))
     run = evolve(run, CallStarted(run_id=RUN, call_id=OTHER, tool="t"), 1.0)
     run = evolve(run, CallParked(run_id=RUN, call_id=OTHER, reason="child"), 1.0)
-    assert (run.status, next_step(run)) == (Status.WAITING, Rest())
+    assert (run.status, next_step(run)) == (RunPhase.WAITING, Rest())
     run = evolve(run, settled(OTHER), 2.0)
-    assert (run.status, next_step(run)) == (Status.WAITING, Rest())
+    assert (run.status, next_step(run)) == (RunPhase.WAITING, Rest())
     run = evolve(run, FACTS["a person agrees"], 3.0)
-    assert (run.status, next_step(run)) == (Status.QUEUED, Resume(""))
+    assert (run.status, next_step(run)) == (RunPhase.QUEUED, Resume(""))
 
 
 def test_an_answer_that_comes_while_it_is_interrupted_is_kept_and_used() -> None:
@@ -262,14 +320,14 @@ def test_an_answer_that_comes_while_it_is_interrupted_is_kept_and_used() -> None
 def test_a_run_whose_calls_all_wait_does_not_go_on_before_one_of_them_moves() -> None:
     asked = fold(*BEGUN, wanting(CALL, OTHER), FACTS["a person is asked"], interrupted())
     run = evolve(evolve(asked, settled(OTHER), 1.0), FACTS["it may go on"], 2.0)
-    assert (run.status, next_step(run)) == (Status.WAITING, Rest())
+    assert (run.status, next_step(run)) == (RunPhase.WAITING, Rest())
     run = evolve(run, settled(CALL), 3.0)
     assert next_step(run) == Resume("crash")  # the model still hears of the cut
 
 
 def test_a_run_that_came_back_and_then_waited_goes_on_without_a_cause() -> None:
     run = fold(*BEGUN, wanting(CALL), interrupted(), *GO_ON, FACTS["a person is asked"])
-    assert run.status is Status.WAITING
+    assert run.status is RunPhase.WAITING
     assert next_step(evolve(run, settled(CALL), 1.0)) == Resume("")
 
 
@@ -302,13 +360,13 @@ def test_a_run_is_not_cancelled_before_it_has_settled(open_thing: tuple[Event, .
         evolve(fold(*open_thing), FACTS["it is cancelled"], 1.0)
 
 
-def test_the_model_is_not_heard_while_it_is_owed_a_result() -> None:
+def test_a_model_answer_is_illegal_while_calls_are_open() -> None:
     with pytest.raises(IllegalTransition, match="calls open"):
         fold(*BEGUN, wanting(CALL), FACTS["the model answers"])
 
 
-def test_a_call_nobody_proposed_cannot_move() -> None:
-    with pytest.raises(IllegalTransition, match="call call, which run run has not open"):
+def test_a_call_that_was_not_proposed_cannot_move() -> None:
+    with pytest.raises(IllegalTransition, match="call call, which is not open in run run"):
         fold(*BEGUN, FACTS["a call begins"])
 
 
@@ -332,7 +390,7 @@ def test_a_steer_that_will_not_be_read_asks_for_no_further_turn(gone: str) -> No
 
 
 @pytest.mark.promise("RUN-22")
-def test_a_steer_accepted_after_the_last_word_makes_another_turn() -> None:
+def test_a_steer_accepted_after_the_final_answer_makes_another_turn() -> None:
     steer = FACTS["words arrive"]
     run = fold(*BEGUN, FACTS["the model answers"], steer)
     assert next_step(run) == Read((InputId("more"),))
@@ -381,7 +439,7 @@ def test_a_call_that_ended_unknown_is_no_progress() -> None:
 
 
 @pytest.mark.promise("BACK-07")
-def test_a_long_run_that_gets_on_is_spared_by_any_number_of_cuts() -> None:
+def test_cuts_do_not_count_against_a_long_run_with_progress() -> None:
     run = fold(*BEGUN)
     run = cut_after(run, 1.0)
     run = cut_after(run, 1.0)
@@ -391,14 +449,38 @@ def test_a_long_run_that_gets_on_is_spared_by_any_number_of_cuts() -> None:
 
 
 @pytest.mark.promise("BACK-07")
-@pytest.mark.parametrize("cause", [Cause.TERMINAL, Cause.JOURNAL])
-def test_a_cut_that_is_not_the_runs_doing_counts_for_nothing(cause: Cause) -> None:
+@pytest.mark.parametrize("cause", [CutCause.TERMINAL, CutCause.JOURNAL])
+def test_a_cut_that_a_run_cannot_cause_does_not_count(cause: CutCause) -> None:
     run = fold(*BEGUN)
     for _ in range(5):
         cut = RunInterrupted(run_id=run.id, cause=cause, reason="", cut_at=run.driven_at)
         for fact in (cut, *GO_ON):
             run = evolve(run, fact, run.driven_at)
     assert run.cuts == 0
+
+
+@pytest.mark.fault("F-33")
+def test_a_call_that_is_asked_about_holds_the_later_calls_of_its_turn() -> None:
+    first, second, third = (CallId(name) for name in "abc")
+    asked = CallAsked(run_id=RUN, call_id=second, request_id=RequestId("q"), holds=True)
+    now = fold(*BEGUN, wanting(first, second, third), asked)
+    assert [call.proposal.call_id for call in movable(now)] == [first]
+    assert now.status is RunPhase.RUNNING
+    now = evolve(now, settled(first), 1.0)
+    assert (now.status, movable(now)) == (RunPhase.WAITING, ())
+    cleared = evolve(now, CallCleared(run_id=RUN, call_id=second), 1.0)
+    assert cleared.status is RunPhase.QUEUED
+    assert [call.proposal.call_id for call in movable(cleared)] == [second, third]
+    denied = evolve(now, settled(second, Outcome.DENIED), 1.0)
+    assert [call.proposal.call_id for call in movable(denied)] == [third]
+    stopped = evolve(now, StopAsked(run_id=RUN, reason="enough"), 1.0)
+    assert isinstance(next_step(stopped), AbortCalls)
+
+
+def test_a_question_of_an_older_journal_holds_nothing() -> None:
+    asked = CallAsked(run_id=RUN, call_id=CALL, request_id=RequestId("q"))
+    now = fold(*BEGUN, wanting(CALL, OTHER), asked)
+    assert [call.proposal.call_id for call in movable(now)] == [OTHER]
 
 
 class Weather(RuleBasedStateMachine):
@@ -417,9 +499,13 @@ class Weather(RuleBasedStateMachine):
 
     # What happens to it.
 
-    def record(self, fact: Event) -> None:
-        self.run = evolve(self.run, fact, self.now)
-        self.journal.append((fact, self.now))
+    def record(self, *facts: Event) -> None:
+        for fact in facts:
+            self.run = evolve(self.run, fact, self.now)
+            self.journal.append((fact, self.now))
+
+    def read(self, inputs: tuple[InputId, ...]) -> None:
+        self.record(*(InputPromoted(input_id=i, run_id=RUN) for i in inputs))
 
     def name(self, what: str) -> str:
         self.names += 1
@@ -441,13 +527,13 @@ class Weather(RuleBasedStateMachine):
         self.record(StopAsked(run_id=RUN, reason="enough"))
         self.stopped = True
 
-    @precondition(lambda self: self.run.status is Status.RUNNING)
-    @rule(cause=st.sampled_from(Cause))
-    def the_process_ends(self, cause: Cause) -> None:
+    @precondition(lambda self: self.run.status is RunPhase.RUNNING)
+    @rule(cause=st.sampled_from(CutCause))
+    def the_process_ends(self, cause: CutCause) -> None:
         self.in_flight.clear()
         self.record(interrupted(self.now, cause))
 
-    @precondition(lambda self: self.run.status is Status.INTERRUPTED)
+    @precondition(lambda self: self.run.status is RunPhase.INTERRUPTED)
     @rule()
     def it_may_go_on(self) -> None:
         self.record(RunRequeued(run_id=RUN))
@@ -456,7 +542,7 @@ class Weather(RuleBasedStateMachine):
     @rule(agree=st.booleans())
     def somebody_answers(self, agree: bool) -> None:
         call = next(c for c in self.run.calls.values() if c.status.waiting)
-        if agree and call.status is calls.Status.ASKED:
+        if agree and call.status is calls.CallStatus.ASKED:
             self.record(CallCleared(run_id=RUN, call_id=call.proposal.call_id))
         else:
             self.record(settled(call.proposal.call_id, Outcome.DENIED))
@@ -471,26 +557,40 @@ class Weather(RuleBasedStateMachine):
         else:
             self.record(settled(call_id))
 
+    @precondition(lambda self: isinstance(next_step(self.run), CallModel) and may_compact(self.run))
+    @rule()
+    def the_model_refuses_the_request_as_too_long(self) -> None:
+        self.record(exceeded(self.run.turn + 1))
+
     # What we do about it.
 
-    @rule(wants=st.integers(0, 3), on_crash=st.sampled_from(OnCrash), ask=st.booleans())
-    def we_take_the_next_step(self, wants: int, on_crash: OnCrash, ask: bool) -> None:
+    @rule(
+        wants=st.integers(0, 3),
+        on_crash=st.sampled_from(OnCrash),
+        ask=st.booleans(),
+        holds=st.booleans(),
+    )
+    def we_take_the_next_step(
+        self, wants: int, on_crash: OnCrash, ask: bool, holds: bool = False
+    ) -> None:
         match next_step(self.run):
-            case Start():
+            case StartRun(inputs=inputs):
                 self.record(RunStarted(run_id=RUN))
+                self.read(inputs)
             case Resume(cause=cause):
                 self.record(RunResumed(run_id=RUN, cause=cause))
             case Read(inputs=inputs):
-                for input_id in inputs:
-                    self.record(InputPromoted(input_id=input_id, run_id=RUN))
+                self.read(inputs)
             case CallModel(turn=turn):
                 ids = [CallId(self.name("call")) for _ in range(wants)]
                 self.tools |= dict.fromkeys(ids, on_crash)
-                self.record(wanting(*ids, turn=turn))
+                answer = wanting(*ids, turn=turn)
+                self.record(answer, *end_with(self.run, answer))
+            case Compact():
+                self.record(compacted())
             case SettleCalls(calls=open_calls):
                 assert open_calls
-                for call in open_calls:
-                    self.settle(call, ask=ask)
+                self.settle_all(open_calls, ask=ask, holds=holds)
             case AbortCalls(calls=open_calls):
                 self.abort(open_calls)
             case Complete(output=output):
@@ -511,13 +611,20 @@ class Weather(RuleBasedStateMachine):
             self.record(InputSuperseded(input_id=input_id, run_id=RUN, reason=reason))
         self.record(RunCancelled(run_id=RUN, reason=reason, usage=self.run.usage))
 
-    def settle(self, call: Call, *, ask: bool) -> None:
+    def settle_all(self, open_calls: tuple[Call, ...], *, ask: bool, holds: bool) -> None:
+        for call in open_calls:
+            self.settle(call, ask=ask, holds=holds)
+            if any(c.holds for c in self.run.calls.values()):
+                break
+
+    def settle(self, call: Call, *, ask: bool, holds: bool) -> None:
         call_id = call.proposal.call_id
         if call_id in self.in_flight:
             return
         step = calls.next_step(call, self.tools[call_id])
-        if ask and call.status is calls.Status.PROPOSED:
-            self.record(CallAsked(run_id=RUN, call_id=call_id, request_id=RequestId("q")))
+        if ask and call.status is calls.CallStatus.PROPOSED:
+            request_id = RequestId("q")
+            self.record(CallAsked(run_id=RUN, call_id=call_id, request_id=request_id, holds=holds))
         elif isinstance(step, Begin):
             self.record(CallStarted(run_id=RUN, call_id=call_id, tool="t"))
             self.in_flight.add(call_id)
@@ -539,15 +646,18 @@ class Weather(RuleBasedStateMachine):
     @invariant()
     def it_rests_only_when_it_is_over_or_somebody_else_must_move_it(self) -> None:
         resting = self.run.status.final or (
-            self.run.status in (Status.WAITING, Status.INTERRUPTED) and not self.stopped
+            self.run.status in (RunPhase.WAITING, RunPhase.INTERRUPTED) and not self.stopped
         )
         assert isinstance(next_step(self.run), Rest) is resting
 
     @invariant()
     def it_waits_exactly_when_all_its_open_calls_do(self) -> None:
-        if self.run.status in (Status.QUEUED, Status.RUNNING, Status.WAITING):
-            waits = all(c.status.waiting for c in self.run.calls.values())
-            assert (self.run.status is Status.WAITING) is (bool(self.run.calls) and waits)
+        if self.run.status in (RunPhase.QUEUED, RunPhase.RUNNING, RunPhase.WAITING):
+            order = list(self.run.calls.values())
+            held = [i for i, c in enumerate(order) if c.holds]
+            free = order[: held[0]] if held else order
+            waits = all(c.status.waiting for c in free)
+            assert (self.run.status is RunPhase.WAITING) is (bool(self.run.calls) and waits)
 
     @invariant()
     def a_call_that_may_have_had_effects_never_starts_twice(self) -> None:
@@ -558,7 +668,7 @@ class Weather(RuleBasedStateMachine):
     def a_stop_is_never_lost(self) -> None:
         if self.stopped:
             assert self.run.stop_reason == "enough"
-            assert self.run.status is not Status.COMPLETED
+            assert self.run.status is not RunPhase.COMPLETED
 
     @invariant()
     def it_says_once_that_it_begins(self) -> None:
@@ -566,7 +676,7 @@ class Weather(RuleBasedStateMachine):
 
     @invariant()
     def a_completed_run_has_read_everything_and_told_the_model_everything(self) -> None:
-        if self.run.status is Status.COMPLETED:
+        if self.run.status is RunPhase.COMPLETED:
             facts = [f for f, _ in self.journal]
             last_word = max(i for i, f in enumerate(facts) if isinstance(f, ModelAnswered))
             for fact in facts[last_word:]:
@@ -583,11 +693,11 @@ class Weather(RuleBasedStateMachine):
                 self.somebody_answers(agree=True)
             elif self.in_flight and not self.stopped:
                 self.a_tool_returns(parks=False)
-            elif self.run.status is Status.INTERRUPTED and not self.stopped:
+            elif self.run.status is RunPhase.INTERRUPTED and not self.stopped:
                 self.it_may_go_on()
             else:
                 self.we_take_the_next_step(wants=0, on_crash=OnCrash.UNKNOWN, ask=False)
-        assert self.run.status is (Status.CANCELLED if self.stopped else Status.COMPLETED)
+        assert self.run.status is (RunPhase.CANCELLED if self.stopped else RunPhase.COMPLETED)
         self.the_journal_tells_the_same_story()
         self.a_completed_run_has_read_everything_and_told_the_model_everything()
 

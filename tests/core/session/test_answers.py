@@ -3,9 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core import answers, run, session
-from holdfast.core.answers import Given
-from holdfast.core.approval import (
+from holdfast.core.approval.approval import (
     GRANT_S,
     ApprovalDenied,
     ApprovalExpired,
@@ -16,15 +14,19 @@ from holdfast.core.approval import (
     Deny,
     Grant,
     Ground,
-    Run,
+    MayRun,
     Standing,
 )
-from holdfast.core.call import CallAsked, CallCleared, CallSettled, CallStarted, Outcome
+from holdfast.core.approval.rules import HostRule, Permission
+from holdfast.core.approval.tree import Tree
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Proposal
-from holdfast.core.rules import Host, Permission
-from holdfast.core.run import ModelAnswered, RunQueued, RunStarted, Status
-from holdfast.core.session import Session
+from holdfast.core.run import run
+from holdfast.core.run.call import CallAsked, CallCleared, CallSettled, CallStarted, Outcome
+from holdfast.core.run.run import ModelAnswered, RunPhase, RunQueued, RunStarted
+from holdfast.core.session import answers, session
+from holdfast.core.session.answers import GivenAnswer
+from holdfast.core.session.session import Session
 from holdfast.core.types import (
     CallId,
     Fact,
@@ -99,12 +101,12 @@ BOTH = waiting(asked(C1, Q1), asked(C2, Q2))
 
 def given(
     choice: Choice = Choice.ONCE, request_id: RequestId | None = None, every: bool = False
-) -> Given:
-    return Given(RUN, choice, ME, request_id, every)
+) -> GivenAnswer:
+    return GivenAnswer(RUN, choice, ME, request_id, every)
 
 
 def test_a_run_waits_while_every_call_it_has_open_was_asked_for() -> None:
-    assert BOTH.runs[RUN].status is Status.WAITING
+    assert BOTH.runs[RUN].status is RunPhase.WAITING
     assert [a.requested.request_id for a in answers.pending(BOTH, RUN)] == [Q1, Q2]
     assert answers.pending(BOTH, RunId("other")) == ()
 
@@ -118,7 +120,7 @@ def test_without_a_name_the_oldest_is_answered() -> None:
         CallCleared(run_id=RUN, call_id=C1),
     )
     after = fold(*facts, before=BOTH)
-    assert after.runs[RUN].status is Status.QUEUED
+    assert after.runs[RUN].status is RunPhase.QUEUED
     assert [a.requested.request_id for a in answers.pending(after, RUN)] == [Q2]
 
 
@@ -135,14 +137,14 @@ def test_a_denied_call_is_settled_and_the_model_is_told() -> None:
     assert facts[0] == ApprovalDenied(run_id=RUN, request_id=Q1, by=ME)
     (settled,) = (f for f in facts if isinstance(f, CallSettled))
     assert (settled.outcome, settled.tool) == (Outcome.DENIED, "terminal")
-    assert fold(*facts, before=BOTH).runs[RUN].status is Status.WAITING
+    assert fold(*facts, before=BOTH).runs[RUN].status is RunPhase.WAITING
 
 
 @pytest.mark.promise("RUN-12")
 def test_an_answer_to_nothing_is_refused() -> None:
     for wrong in (
         given(request_id=RequestId("q9")),
-        Given(RunId("x"), Choice.ONCE, ME, None, True),
+        GivenAnswer(RunId("x"), Choice.ONCE, ME, None, True),
     ):
         with pytest.raises(Refused) as refused:
             answers.answer(BOTH, wrong, 1.0)
@@ -155,14 +157,14 @@ def test_a_second_answer_comes_too_late() -> None:
         answers.answer(after, given(request_id=Q1), 1.0)
 
 
-def test_an_answer_after_the_time_is_none_and_the_clock_says_so() -> None:
+def test_an_answer_after_the_expiry_is_refused_and_the_request_expires() -> None:
     with pytest.raises(Refused):
         answers.answer(BOTH, given(), 100.0)
     assert answers.expire(BOTH, 99.9) == ()
     facts = answers.expire(BOTH, 100.0)
     assert [f.request_id for f in facts if isinstance(f, ApprovalExpired)] == [Q1, Q2]
     after = fold(*facts, before=BOTH)
-    assert after.runs[RUN].status is Status.QUEUED  # the model hears of it
+    assert after.runs[RUN].status is RunPhase.QUEUED  # the model hears of it
     assert after.approvals == {}
     assert answers.expire(after, 200.0) == ()
 
@@ -195,7 +197,7 @@ def test_the_end_of_a_run_withdraws_what_it_asked() -> None:
     assert answers.withdraw(BOTH, RunId("other"), "stopped") == ()
 
 
-def test_an_answer_nobody_waits_for_is_illegal_in_the_journal() -> None:
+def test_an_answer_without_a_pending_request_is_an_illegal_fact() -> None:
     with pytest.raises(IllegalTransition):
         fold(ApprovalDenied(run_id=RUN, request_id=RequestId("q9"), by=ME), before=BOTH)
 
@@ -203,15 +205,33 @@ def test_an_answer_nobody_waits_for_is_illegal_in_the_journal() -> None:
 @pytest.mark.fault("F-33")
 def test_an_approval_is_worth_nothing_for_anything_but_what_was_approved() -> None:
     after = fold(*answers.answer(BOTH, given(), 1.0)[0], before=BOTH)
-    assert answers.redeem(after, C1, "hash of c1") == Run(Ground.APPROVED)
+    assert answers.redeem(after, C1, "hash of c1") == MayRun(Ground.APPROVED)
     changed = answers.redeem(after, C1, "hash of something else")
     assert isinstance(changed, Deny) and "no longer what was approved" in changed.reason
     assert isinstance(answers.redeem(after, C2, "hash of c1"), Deny)
     assert isinstance(answers.redeem(BOTH, C1, "hash of c1"), Deny)  # nobody has answered
 
 
+TREE = Tree(path="/w", files=2, identity="i", content="c", looked_ns=10**9)
+
+
+@pytest.mark.fault("F-33")
+def test_an_approval_is_worth_nothing_once_a_file_has_changed() -> None:
+    question = replace(requested(C1, Q1), trees=(TREE,))
+    held = waiting((question, CallAsked(run_id=RUN, call_id=C1, request_id=Q1, holds=True)))
+    after = fold(*answers.answer(held, given(), 1.0)[0], before=held)
+    assert answers.redeem(after, C1, "hash of c1", (TREE,)) == MayRun(Ground.APPROVED)
+    newest = ((2 * 10**9, "a\x1b.sh"), (1, "old"))
+    other = replace(TREE, identity="j", content="d", newest=newest)
+    denied = answers.redeem(after, C1, "hash of c1", (other,))
+    assert denied == Deny(f"{answers.CHANGED_TEXT} Changed since then: 'a\\u{{1b}}.sh'.")
+    assert isinstance(answers.redeem(after, C1, "hash of c1"), Deny)
+    assert answers.trees_asked_with(after, C1) == (TREE,)
+    assert answers.trees_asked_with(after, C2) == ()
+
+
 EVERY_CHOICE = tuple(Choice)
-PACKAGES = Host(name="packages.example")
+PACKAGES = HostRule(name="packages.example")
 OFFERED = waiting(asked(C1, Q1, *EVERY_CHOICE, offers=(PACKAGES,)), asked(C2, Q2))
 GRANTED = Grant(
     permission=PACKAGES,
@@ -237,34 +257,34 @@ def test_an_answer_leaves_what_was_offered_to_its_session_or_to_all_or_to_none(
     facts, _ = answers.answer(OFFERED, given(choice), 1.0)
     assert fold(*facts, before=OFFERED).grants == left
     assert isinstance(facts[-1], CallSettled if choice is Choice.DENY else CallCleared)
-    assert answers.stands(OFFERED, given(choice), 1.0) == stands
+    assert answers.standing(OFFERED, given(choice), 1.0) == stands
 
 
-def test_what_is_granted_is_its_owner_s_and_what_stands_is_theirs_who_said_so() -> None:
-    boss = Given(RUN, Choice.ALWAYS, Owner("boss"), Q1, False)
+def test_a_grant_is_for_the_owner_and_a_standing_permission_names_who_gave_it() -> None:
+    boss = GivenAnswer(RUN, Choice.ALWAYS, Owner("boss"), Q1, False)
     facts, _ = answers.answer(OFFERED, boss, 1.0)
     assert fold(*facts, before=OFFERED).grants == (GRANTED,)
-    assert [s.by for s in answers.stands(OFFERED, boss, 1.0)] == ["boss"]
+    assert [s.by for s in answers.standing(OFFERED, boss, 1.0)] == ["boss"]
 
 
 @pytest.mark.promise("RUN-13")
 def test_what_stands_comes_from_the_requests_that_are_meant_and_no_others() -> None:
     both = waiting(
         asked(C1, Q1, *EVERY_CHOICE, offers=(PACKAGES,)),
-        asked(C2, Q2, *EVERY_CHOICE, offers=(Host(name="mirror.example"),)),
+        asked(C2, Q2, *EVERY_CHOICE, offers=(HostRule(name="mirror.example"),)),
     )
 
-    def names(said: Given) -> list[str]:
+    def names(said: GivenAnswer) -> list[str]:
         return [
             s.permission.name
-            for s in answers.stands(both, said, 1.0)
-            if isinstance(s.permission, Host)
+            for s in answers.standing(both, said, 1.0)
+            if isinstance(s.permission, HostRule)
         ]
 
     assert names(given(Choice.ALWAYS)) == ["packages.example"]
     assert names(given(Choice.ALWAYS, request_id=Q2)) == ["mirror.example"]
     assert names(given(Choice.ALWAYS, every=True)) == ["packages.example", "mirror.example"]
-    assert names(Given(RunId("other"), Choice.ALWAYS, ME, None, True)) == []
+    assert names(GivenAnswer(RunId("other"), Choice.ALWAYS, ME, None, True)) == []
 
 
 AT_WORK = fold(
@@ -289,7 +309,7 @@ def test_a_call_that_asks_while_it_works_goes_on_whatever_the_answer_is(choice: 
     assert answers.pending(after, RUN) == ()
 
 
-def test_a_call_that_asks_while_it_works_goes_on_when_nobody_answers() -> None:
+def test_a_working_call_goes_on_when_its_request_expires() -> None:
     facts = answers.expire(AT_WORK, 100.0)
     assert facts == (ApprovalExpired(run_id=RUN, request_id=Q1),)
     assert fold(*facts, before=AT_WORK).runs[RUN] == AT_WORK.runs[RUN]
@@ -304,7 +324,7 @@ def test_what_a_call_asked_while_it_worked_can_not_be_answered_after_its_end() -
 
 def test_what_ran_out_leaves_nothing_behind_when_everything_is_answered() -> None:
     fresh, old = (
-        requested(c, q, *EVERY_CHOICE, offers=(Host(name=c),)) for c, q in ((C1, Q1), (C2, Q2))
+        requested(c, q, *EVERY_CHOICE, offers=(HostRule(name=c),)) for c, q in ((C1, Q1), (C2, Q2))
     )
     both = waiting(
         (fresh, CallAsked(run_id=RUN, call_id=C1, request_id=Q1)),
@@ -312,8 +332,8 @@ def test_what_ran_out_leaves_nothing_behind_when_everything_is_answered() -> Non
     )
     always = given(Choice.ALWAYS, every=True)
     assert answers.answer(both, always, 60.0)[1] == 1
-    (left,) = answers.stands(both, always, 60.0)
-    assert left.permission == Host(name=C1)
+    (left,) = answers.standing(both, always, 60.0)
+    assert left.permission == HostRule(name=C1)
 
 
 def test_a_run_that_is_given_up_leaves_no_question_behind() -> None:
@@ -333,3 +353,25 @@ def test_the_end_of_a_call_withdraws_what_it_asked_while_it_worked() -> None:
     assert isinstance(withdrawn, ApprovalWithdrawn)
     assert withdrawn.request_id == Q1
     assert answers.withdraw_call(BOTH, RunId("other"), C1) == ()
+
+
+@pytest.mark.promise("CHAT-05")
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("yes", Choice.ONCE),
+        (" Yes! ", Choice.ONCE),
+        ("allow  once", Choice.ONCE),
+        ("session", Choice.SESSION),
+        ("No.", Choice.DENY),
+        ("yes, and then delete it", None),
+        ("yes\nplease", None),
+        ("always", None),
+        ("", None),
+        ("yes" + " " * 50 + "no", None),
+    ],
+)
+def test_a_message_is_a_choice_only_if_it_says_nothing_else(
+    text: str, choice: Choice | None
+) -> None:
+    assert answers.parse_choice(text) is choice

@@ -5,12 +5,11 @@ That it stays so for every prefix of every legal history is explored in test_ses
 
 import pytest
 
-from holdfast.core.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
-from holdfast.core.history import RESULTS_NOTE, Transcript, resume_note
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
-from holdfast.core.run import (
-    Cause,
+from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
+from holdfast.core.run.run import (
+    CutCause,
     ModelAnswered,
     RunCancelled,
     RunCompleted,
@@ -18,7 +17,14 @@ from holdfast.core.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session import MarkCleared, SessionMarked, SessionReset, SessionSeeded, Undone
+from holdfast.core.session.history import RESULTS_NOTE, Transcript, resume_note
+from holdfast.core.session.session import (
+    MarkCleared,
+    SessionMarked,
+    SessionReset,
+    SessionSeeded,
+    Undone,
+)
 from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, Usage
 
 A, B = RunId("a"), RunId("b")
@@ -75,7 +81,7 @@ def resumed(cause: str = "crash") -> RunResumed:
     return RunResumed(run_id=A, cause=cause)
 
 
-def cut(run_id: RunId = A, cause: Cause = Cause.CRASH) -> RunInterrupted:
+def cut(run_id: RunId = A, cause: CutCause = CutCause.CRASH) -> RunInterrupted:
     return RunInterrupted(run_id=run_id, cause=cause, reason="why", cut_at=1.0)
 
 
@@ -83,13 +89,13 @@ BACK = (cut(), resumed())
 NOTE = resume_note("crash")
 
 
-def test_words_stand_where_they_were_read_not_where_they_arrived() -> None:
+def test_an_input_appears_where_it_was_read_not_where_it_arrived() -> None:
     grown = transcript(*read("first"), admitted("later", B), answered("yes"), promoted("later", B))
     assert grown.for_model() == [User("first"), assistant("yes"), User("later")]
 
 
 @pytest.mark.parametrize("ending", [InputSuperseded, InputRefused])
-def test_words_that_were_not_read_are_not_in_it(
+def test_unread_inputs_are_not_in_the_transcript(
     ending: type[InputSuperseded] | type[InputRefused],
 ) -> None:
     gone = ending(input_id=InputId("never"), run_id=A, reason="stopped")
@@ -138,20 +144,20 @@ def test_other_facts_change_nothing() -> None:
 
 
 @pytest.mark.promise("BACK-09")
-def test_the_note_of_a_cut_stands_alone_where_there_are_no_new_words() -> None:
+def test_without_new_input_the_note_is_a_message_of_its_own() -> None:
     grown = transcript(*read("go"), answered("", C1), settled(C1), *BACK)
     assert grown.for_model()[-2:] == [ToolResult(C1, "done"), User(resume_note("crash"))]
 
 
 @pytest.mark.promise("BACK-06")
-def test_the_note_comes_before_the_words_and_in_the_same_message() -> None:
+def test_the_note_comes_before_the_input_in_the_same_message() -> None:
     grown = transcript(*read("go"), *BACK, *BACK)
     assert grown.for_model() == [User(f"{resume_note('crash')}\n\ngo")]
     assert grown.messages == [User("go")]  # a note is told, never remembered
 
 
 @pytest.mark.promise("BACK-06")
-def test_the_note_is_told_once() -> None:
+def test_the_note_is_shown_once() -> None:
     grown = transcript(*read("go"), *BACK, answered("on it", C1), settled(C1))
     assert grown.for_model() == grown.messages
 
@@ -162,7 +168,7 @@ def test_a_wait_between_the_cut_and_the_next_turn_does_not_swallow_the_note() ->
 
 
 @pytest.mark.promise("BACK-06")
-def test_there_is_no_note_after_a_wait_nor_where_nothing_was_said_yet() -> None:
+def test_there_is_no_note_after_a_wait_or_in_an_empty_conversation() -> None:
     assert transcript(*read("go"), resumed(cause="")).for_model() == [User("go")]
     grown = transcript(admitted("go"), *BACK, promoted("go"))
     assert grown.for_model() == [User("go")]
@@ -182,7 +188,7 @@ def test_a_run_that_starts_while_the_mark_stands_tells_of_the_cut_too(
 
 
 @pytest.mark.promise("BACK-06", "BACK-04")
-def test_once_a_run_has_completed_nobody_is_told_of_the_cut_any_more() -> None:
+def test_after_a_completed_run_there_is_no_note() -> None:
     grown = transcript(*read("go"), *BACK, answered("yes"), completed(), *read("next", B))
     assert grown.for_model() == [User("go"), assistant("yes"), User("next")]
 
@@ -197,7 +203,7 @@ def test_once_a_run_has_completed_nobody_is_told_of_the_cut_any_more() -> None:
         (answered("", C1),),
     ],
 )
-def test_the_note_is_told_whatever_the_transcript_ends_with(last: tuple[Fact, ...]) -> None:
+def test_the_note_is_shown_whatever_the_transcript_ends_with(last: tuple[Fact, ...]) -> None:
     grown = transcript(*read("go"), *last, cut(), cancelled(), *read("next", B))
     assert grown.for_model()[-1] == User(f"{NOTE}\n\nnext")
     assert str(grown.for_model()).count("[System note:") == 1
@@ -217,26 +223,26 @@ def test_without_a_mark_a_transcript_that_ends_with_tool_results_gets_a_shorter_
     assert grown.for_model() == grown.messages
 
 
-def test_words_that_join_a_run_after_its_tool_results_get_no_note() -> None:
+def test_an_input_that_joins_a_run_after_tool_results_gets_no_note() -> None:
     grown = transcript(*read("go"), answered("", C1), settled(C1), *read("also"))
     assert grown.for_model()[-1] == User("also")
 
 
 @pytest.mark.promise("BACK-06")
-def test_the_note_stands_before_the_first_of_several_words() -> None:
+def test_the_note_comes_before_the_first_of_several_inputs() -> None:
     two = (admitted("one", B), admitted("two", B), promoted("one", B), promoted("two", B))
     grown = transcript(*read("go"), cut(), failed(), *two)
     assert grown.for_model()[-2:] == [User(f"{NOTE}\n\none"), User("two")]
 
 
 @pytest.mark.promise("BACK-06")
-def test_words_after_the_cut_carry_the_note() -> None:
+def test_an_input_after_the_cut_has_the_note() -> None:
     grown = transcript(*read("go"), answered("", C1), settled(C1), *BACK, *read("stop that"))
     assert grown.for_model()[-1] == User(f"{NOTE}\n\nstop that")
 
 
 @pytest.mark.promise("BACK-06")
-def test_a_session_that_begins_afresh_has_nothing_to_resume() -> None:
+def test_a_reset_session_has_nothing_to_resume() -> None:
     reset = SessionReset(reason="suspended")
     assert transcript(*read("go"), cut(), failed(), reset, *read("new", B)).for_model() == [
         User("new")
@@ -245,7 +251,7 @@ def test_a_session_that_begins_afresh_has_nothing_to_resume() -> None:
 
 @pytest.mark.promise("BACK-12")
 def test_a_mark_set_or_dropped_by_hand_counts_like_any_other() -> None:
-    marked = SessionMarked(cause=Cause.RESTART, reason="by hand")
+    marked = SessionMarked(cause=CutCause.RESTART, reason="by hand")
     grown = transcript(*read("go"), answered("yes"), completed(), marked, *read("next", B))
     assert grown.for_model()[-1] == User(f"{resume_note('restart_timeout')}\n\nnext")
     dropped = MarkCleared(by=OPERATOR)
@@ -278,13 +284,13 @@ def with_history(*messages: Message) -> tuple[Fact, ...]:
     return own, promoted("own")
 
 
-def test_a_history_of_the_callers_replaces_what_was_said_before() -> None:
+def test_a_client_s_history_replaces_the_conversation() -> None:
     grown = transcript(*read("old"), answered("", C1), *with_history(System("be brief")))
     assert grown.for_model() == [System("be brief"), User("own")]
     assert transcript(*read("old"), *with_history()).for_model() == [User("own")]
 
 
-def test_a_history_of_the_callers_is_mended_like_our_own() -> None:
+def test_a_client_s_history_is_repaired_like_our_own() -> None:
     mended = transcript(
         *with_history(
             ToolResult(C2, "nobody asked"),
@@ -306,7 +312,7 @@ def test_a_history_of_the_callers_is_mended_like_our_own() -> None:
     assert mended.messages[-1] == User("own")
 
 
-def test_a_reset_starts_fresh_but_loses_no_words_still_to_be_read() -> None:
+def test_a_reset_keeps_unread_inputs() -> None:
     reset = SessionReset(reason="suspended")
     grown = transcript(*read("old"), answered("", C1), *BACK, admitted("new", B), reset)
     assert grown.for_model() == []
@@ -335,7 +341,7 @@ def test_what_the_model_no_longer_reads_stays_readable_for_people() -> None:
     )
 
 
-def test_what_the_callers_history_says_again_is_not_kept_twice() -> None:
+def test_messages_repeated_in_a_client_s_history_are_kept_once() -> None:
     grown, told = Transcript(), list[Message]()
     for n in range(20):
         own = InputAdmitted(
@@ -374,12 +380,12 @@ def test_taking_back_twice_takes_back_two_and_more_than_all_nothing() -> None:
     assert grown.for_model() == []
     assert grown.whole() == (User("one"), assistant("yes"), *TWO)
     grown.add(UNDONE)
-    assert (grown.for_model(), grown.last_words()) == ([], "")
+    assert (grown.for_model(), grown.last_input()) == ([], "")
     assert grown.whole() == (User("one"), assistant("yes"), *TWO)
     assert transcript(UNDONE).whole() == ()
 
 
-def test_what_was_taken_back_stands_where_it_was_said_whatever_comes_after() -> None:
+def test_undone_messages_keep_their_position_for_people() -> None:
     third = (*read("three", RunId("c")), answered("hm"), completed(RunId("c")))
     said: tuple[Message, ...] = (User("one"), assistant("yes"), *TWO, User("three"))
     said += (assistant("hm"),)
@@ -389,9 +395,9 @@ def test_what_was_taken_back_stands_where_it_was_said_whatever_comes_after() -> 
     for fact in (*read("four", RunId("d")), UNDONE):
         grown.add(fact)
     said += (User("four"),)
-    assert (grown.last_words(), grown.whole()) == ("three", said)
+    assert (grown.last_input(), grown.whole()) == ("three", said)
     grown.add(UNDONE)
-    assert (grown.last_words(), grown.whole()) == ("one", said)
+    assert (grown.last_input(), grown.whole()) == ("one", said)
     grown.add(UNDONE)
     assert (grown.for_model(), grown.whole()) == ([], said)
     for fact in (SessionReset(reason="suspended"), *read("five", RunId("e"))):
@@ -405,10 +411,10 @@ def test_an_exchange_without_an_end_is_taken_back_with_its_open_calls() -> None:
     assert grown.whole()[2:] == (User("two"), assistant("", C1), ToolResult(C1, UNKNOWN_TEXT))
 
 
-def test_what_was_said_before_a_fresh_start_is_not_taken_back() -> None:
+def test_messages_before_a_reset_are_not_undone() -> None:
     reset = SessionReset(reason="suspended")
     grown = transcript(*FIRST, reset, UNDONE)
-    assert (grown.last_words(), grown.whole()) == ("", (User("one"), assistant("yes")))
+    assert (grown.last_input(), grown.whole()) == ("", (User("one"), assistant("yes")))
     grown = transcript(*FIRST, reset, *SECOND, completed(B), UNDONE)
     assert grown.for_model() == []
     assert grown.whole() == (User("one"), assistant("yes"), *TWO)
@@ -427,19 +433,19 @@ def test_a_history_of_the_callers_stays_when_what_it_came_with_is_taken_back() -
     )
 
 
-def test_the_last_words_are_all_that_was_said_to_the_run_that_read_last() -> None:
-    assert transcript().last_words() == ""
-    assert transcript(admitted("not read")).last_words() == ""
+def test_the_last_input_has_all_inputs_of_the_run_that_read_last() -> None:
+    assert transcript().last_input() == ""
+    assert transcript(admitted("not read")).last_input() == ""
     grown = transcript(*FIRST)
-    assert grown.last_words() == "one"
+    assert grown.last_input() == "one"
     for fact in (*read("two", B), *read("and three", B), answered("", C1), settled(C1)):
         grown.add(fact)
-    assert grown.last_words() == "two\n\nand three"
+    assert grown.last_input() == "two\n\nand three"
     for fact in (*read("four", B), answered("no"), completed(B)):
         grown.add(fact)
-    assert grown.last_words() == "two\n\nand three\n\nfour"
+    assert grown.last_input() == "two\n\nand three\n\nfour"
     grown.add(UNDONE)
-    assert grown.last_words() == "one"
+    assert grown.last_input() == "one"
 
 
 PNG = Image("image/png", b"png")
@@ -451,7 +457,7 @@ def shown(text: str, *images: Image, run_id: RunId = A) -> tuple[Fact, Fact]:
     return words, promoted(text, run_id)
 
 
-def test_pictures_are_read_with_the_words_they_came_with() -> None:
+def test_images_are_read_with_their_message() -> None:
     grown = transcript(*shown("look", PNG, GIF), answered("I see"), *shown("", PNG))
     said = [User("look", (PNG, GIF)), Assistant("I see"), User("", (PNG,))]
     assert grown.for_model() == said
@@ -465,14 +471,14 @@ def test_the_note_of_a_cut_leaves_pictures_where_they_are() -> None:
     assert grown.messages[-1] == User("look", (PNG,))
 
 
-def test_the_last_pictures_are_all_that_came_with_the_last_words() -> None:
+def test_the_last_images_are_those_of_the_last_inputs() -> None:
     assert transcript().last_images() == ()
     grown = transcript(*shown("one", GIF), answered("1"), completed())
     for fact in (*shown("two", PNG, run_id=B), *shown("", GIF, run_id=B)):
         grown.add(fact)
-    assert (grown.last_words(), grown.last_images()) == ("two", (PNG, GIF))
+    assert (grown.last_input(), grown.last_images()) == ("two", (PNG, GIF))
     grown.add(Undone(by=OPERATOR))
-    assert (grown.last_words(), grown.last_images()) == ("one", (GIF,))
+    assert (grown.last_input(), grown.last_images()) == ("one", (GIF,))
 
 
 def seeded(*messages: Message) -> SessionSeeded:
@@ -488,7 +494,7 @@ def test_what_a_session_begins_with_is_read_by_the_model_and_shown_to_people() -
     assert grown.whole() == (*SEED.messages, User("next"))
 
 
-def test_what_a_session_begins_with_is_mended_like_a_history_of_the_callers() -> None:
+def test_seeded_messages_are_repaired_like_a_client_s_history() -> None:
     grown = transcript(seeded(ToolResult(C2, "nobody asked"), assistant("", C1)), settled(C1))
     closed = (assistant("", C1), ToolResult(C1, UNKNOWN_TEXT))
     assert grown.whole() == closed
@@ -499,7 +505,7 @@ def test_what_a_session_begins_with_is_mended_like_a_history_of_the_callers() ->
 
 def test_what_a_session_begins_with_is_never_taken_back_but_left_with_the_rest() -> None:
     grown = transcript(SEED, *FIRST, UNDONE, UNDONE)
-    assert (grown.for_model(), grown.last_words()) == (list(SEED.messages), "")
+    assert (grown.for_model(), grown.last_input()) == (list(SEED.messages), "")
     grown.add(SessionReset(reason="suspended"))
     assert grown.for_model() == []
     assert grown.whole() == (*SEED.messages, User("one"), assistant("yes"))
@@ -508,17 +514,17 @@ def test_what_a_session_begins_with_is_never_taken_back_but_left_with_the_rest()
 def test_another_session_may_begin_with_what_is_read_now_without_a_note_or_an_open_call() -> None:
     grown = transcript(*FIRST, *read("two", B), answered("", C1, C2, run_id=B), settled(C1))
     open_call = ToolResult(C2, UNKNOWN_TEXT)
-    assert grown.so_far() == [*grown.messages, open_call] == grown.for_model()
+    assert grown.without_note() == [*grown.messages, open_call] == grown.for_model()
     noted = transcript(*read("go"), cut(), failed(), *read("next", B))
     assert noted.for_model()[-1] == User(f"{NOTE}\n\nnext")
-    assert noted.so_far() == [User("go"), User("next")]
-    assert transcript(*FIRST, *SECOND, completed(B), UNDONE).so_far() == [
+    assert noted.without_note() == [User("go"), User("next")]
+    assert transcript(*FIRST, *SECOND, completed(B), UNDONE).without_note() == [
         User("one"),
         assistant("yes"),
     ]
 
 
-def test_settled_is_what_was_said_before_the_own_words_of_a_run() -> None:
+def test_settled_has_the_messages_before_a_run_s_own() -> None:
     grown = transcript(SEED, *FIRST, admitted("two", B))
     said = (*SEED.messages, User("one"), assistant("yes"))
     assert grown.settled(B) == grown.whole() == said
@@ -539,3 +545,11 @@ def test_settled_has_what_was_taken_back_before_and_not_what_was_later() -> None
     assert grown.whole() == (*before, User("three"), User("four"))
     grown = transcript(*FIRST, SessionReset(reason="suspended"), *third)
     assert grown.settled(RunId("c")) == (User("one"), assistant("yes"))
+
+
+def test_a_transcript_knows_that_it_was_imported_until_it_begins_again() -> None:
+    it = Transcript()
+    it.add(SessionSeeded(messages=(User("hi"),), source="export", imported=True))
+    assert it.imported
+    it.add(SessionReset(reason="suspended"))
+    assert not it.imported

@@ -2,18 +2,19 @@
 
 import pytest
 
-from holdfast.core.library import (
+from holdfast.core.messages import Assistant, Message, System, User
+from holdfast.core.session.library import (
     PREVIEW,
     TITLE,
     Imported,
     fork,
     imported,
+    instructions_in,
     one_line,
     preview,
     titled,
 )
-from holdfast.core.messages import Assistant, Message, System, User
-from holdfast.core.session import (
+from holdfast.core.session.session import (
     ModelChosen,
     Session,
     SessionOpened,
@@ -45,7 +46,7 @@ def test_a_line_is_how_a_text_begins(text: str, line: str) -> None:
     assert one_line(text, 10 if len(line) <= 10 else 80) == line
 
 
-def test_a_session_is_known_by_the_first_words_that_somebody_said() -> None:
+def test_the_preview_is_the_first_user_message() -> None:
     assert (
         preview((System("be brief"), Assistant("hi"), User(" \n"), User("one\ntwo"))) == "one two"
     )
@@ -63,7 +64,7 @@ def test_a_title_is_one_line_of_some_length_or_none() -> None:
         assert (refused.value.code, refused.value.param) == ("invalid_request", "title")
 
 
-def test_a_fork_works_where_its_source_does_and_begins_with_what_was_said() -> None:
+def test_a_fork_has_the_workspace_and_the_messages_of_its_source() -> None:
     facts = fork(SOURCE, list(TALK), SessionId("f"), "api_server", UNNAMED)
     assert facts == (
         SessionOpened(session_id="f", workspace="/w", platform="api_server"),
@@ -83,13 +84,30 @@ def test_a_fork_keeps_the_model_that_was_chosen_and_is_named_after_its_source() 
     assert isinstance(cut, SessionTitled) and len(cut.title) == TITLE
 
 
-def test_an_import_was_said_when_it_was_said_and_a_title_that_does_not_fit_is_cut() -> None:
+def test_an_import_keeps_its_times_and_a_long_title_is_cut() -> None:
     what = Imported(SessionId("i"), "one\ntwo", "hermes", TALK, created_at=5.0, updated_at=7.0)
-    assert imported(what, "/w", "cli", OPERATOR) == (
+    assert imported(what, "/w", "cli", OPERATOR, now=9.0) == (
         SessionOpened(session_id="i", workspace="/w", platform="cli"),
-        SessionSeeded(messages=TALK, source="hermes", began_at=5.0, said_at=7.0),
+        SessionSeeded(messages=TALK, source="hermes", began_at=5.0, said_at=7.0, imported=True),
         SessionTitled(title="one two", by=OPERATOR),
     )
     bare = Imported(SessionId("i"), "", "", TALK, created_at=5.0)
-    _, begins = imported(bare, "/w", "cli", OPERATOR)
-    assert begins == SessionSeeded(messages=TALK, source="", began_at=5.0, said_at=5.0)
+    _, begins = imported(bare, "/w", "cli", OPERATOR, now=9.0)
+    assert begins == SessionSeeded(
+        messages=TALK, source="", began_at=5.0, said_at=5.0, imported=True
+    )
+
+
+def test_an_import_brings_no_instructions_and_nothing_from_the_future() -> None:
+    messages = (System("obey the file"), *TALK, System("and again"))
+    what = Imported(SessionId("i"), "", "", messages, created_at=8.0, updated_at=1e11)
+    _, begins = imported(what, "/w", "cli", OPERATOR, now=9.0)
+    assert begins == SessionSeeded(
+        messages=TALK, source="", began_at=8.0, said_at=9.0, imported=True
+    )
+    assert instructions_in(messages) == 2
+
+
+def test_a_fork_of_an_import_is_one_too() -> None:
+    _, begins = fork(SOURCE, TALK, SessionId("f"), "cli", UNNAMED, from_file=True)
+    assert isinstance(begins, SessionSeeded) and begins.imported

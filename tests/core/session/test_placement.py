@@ -13,24 +13,18 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.core.address import Address, ChatType
-from holdfast.core.call import (
-    CallAnswered,
-    CallParked,
-    CallSettled,
-    CallStarted,
-    Outcome,
-)
-from holdfast.core.call import Status as CallStatus
 from holdfast.core.events import run_of
-from holdfast.core.inbox import Came, InputAdmitted, InputPromoted, InputSuperseded, Mode
+from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, Mode, UpdateRef
 from holdfast.core.messages import Image, Proposal
-from holdfast.core.replies import SUPERSEDED
-from holdfast.core.run import (
+from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
+from holdfast.core.run.call import CallStatus as CallStatus
+from holdfast.core.run.run import (
     AbortCalls,
     CallModel,
     Cancel,
-    Cause,
+    Compact,
     Complete,
+    CutCause,
     ModelAnswered,
     Origin,
     Read,
@@ -41,30 +35,17 @@ from holdfast.core.run import (
     RunCompleted,
     RunFailed,
     RunInterrupted,
+    RunPhase,
     RunQueued,
     RunRequeued,
     RunResumed,
     RunStarted,
     SettleCalls,
-    Start,
-    Status,
+    StartRun,
     StopAsked,
     next_step,
 )
-from holdfast.core.session import (
-    OnStart,
-    Session,
-    SessionReset,
-    SessionSuspended,
-    current,
-    evolve,
-    give_up,
-    go_on,
-    recover,
-    stop,
-)
-from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
-from holdfast.core.words import (
+from holdfast.core.session.placement import (
     Join,
     OwnRun,
     Placement,
@@ -73,18 +54,32 @@ from holdfast.core.words import (
     admitted,
     answer,
     asks_in_chat,
-    passed_on,
     place,
     question,
+    requeue_unread,
     works_for,
 )
+from holdfast.core.session.replies import SUPERSEDED
+from holdfast.core.session.session import (
+    OnStart,
+    Session,
+    SessionReset,
+    SessionSuspended,
+    current,
+    evolve,
+    give_up,
+    recover,
+    requeue_interrupted,
+    stop,
+)
+from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
 
 ALICE, BOB, ROOT = Owner("tg:alice"), Owner("tg:bob"), Owner("tg:root")
 KEY = SessionKey(Owner("tg:group:7"), SessionId("s"))
 CHAT = Address(platform="tg", chat_type=ChatType.GROUP, chat="7", user="1")
 A, B, NEW = RunId("a"), RunId("b"), RunId("new")
 CALL, OTHER = CallId("call"), CallId("other")
-CAME = Came(channel="tg", external_id="41", cursor="41", message_id="5")
+CAME = UpdateRef(channel="tg", external_id="41", cursor="41", message_id="5")
 
 alice, bob, root = Speaker(ALICE, False), Speaker(BOB, False), Speaker(ROOT, True)
 
@@ -130,7 +125,7 @@ def asks(call_id: CallId) -> tuple[Fact, ...]:
     return CallStarted(run_id=A, call_id=call_id, tool="ask"), parked
 
 
-CUT = RunInterrupted(run_id=A, cause=Cause.SHUTDOWN, reason="down", cut_at=0.0)
+CUT = RunInterrupted(run_id=A, cause=CutCause.SHUTDOWN, reason="down", cut_at=0.0)
 BACK = RunRequeued(run_id=A)
 STOPS = StopAsked(run_id=A, reason="enough")
 
@@ -195,7 +190,7 @@ def test_every_situation_meets_every_mode_as_stated(situation: str, at: int, mod
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("mode", Mode)
-def test_wherever_words_go_the_session_takes_them(situation: str, mode: Mode) -> None:
+def test_every_placement_gives_legal_facts(situation: str, mode: Mode) -> None:
     now = fold(*SITUATIONS[situation])
     words = said("more", NEW)
     queued = RunQueued(run_id=NEW, input_id=words.input_id, origin=Origin(works_for=ALICE))
@@ -203,7 +198,7 @@ def test_wherever_words_go_the_session_takes_them(situation: str, mode: Mode) ->
     after = fold(*admitted(now, placement, words, queued), session=now)
     assert (NEW in after.runs) is isinstance(placement, OwnRun)
     assert (words.input_id in after.inputs) is not isinstance(placement, Replies)
-    assert not any(r.status is Status.INTERRUPTED for r in after.runs.values())
+    assert not any(r.status is RunPhase.INTERRUPTED for r in after.runs.values())
 
 
 def test_only_what_is_asked_in_a_chat_is_read_there() -> None:
@@ -214,44 +209,44 @@ def test_only_what_is_asked_in_a_chat_is_read_there() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.STEER, Mode.INTERRUPT])
-def test_an_administrator_is_heard_by_every_run(mode: Mode) -> None:
+def test_an_administrator_may_join_every_run(mode: Mode) -> None:
     assert place(fold(*SITUATIONS["other's asks"]), mode, root) == Replies(A, CALL)
     busy = fold(*begun(A, BOB), *posted(B))
     assert place(busy, mode, root) == (Join(A) if mode is Mode.STEER else Join(B, A))
 
 
 @pytest.mark.promise("HALT-08")
-def test_where_words_name_what_they_answer_others_answer_nothing() -> None:
+def test_if_answers_name_their_question_other_messages_answer_nothing() -> None:
     now = fold(*SITUATIONS["asks"])
     assert place(now, Mode.INTERRUPT, alice, answers=False) == OwnRun(A)
     assert place(now, Mode.STEER, alice, answers=False) == Join(A)
 
 
 @pytest.mark.promise("HALT-01")
-def test_words_that_a_failing_run_has_not_read_get_a_run_of_their_own() -> None:
+def test_unread_inputs_of_a_failing_run_get_their_own_run() -> None:
     more = [
         replace(said(text, A, name), mode=Mode.STEER) for text, name in (("b", "i"), ("c", "j"))
     ]
     now = fold(*begun(A), *more)
-    admitted_, queued = passed_on(now, now.runs[A])
+    admitted_, queued = requeue_unread(now, now.runs[A])
     assert isinstance(admitted_, InputAdmitted) and isinstance(queued, RunQueued)
     assert admitted_.text == "b\n\nc"
     assert queued.origin == now.runs[A].origin
     failed = RunFailed(run_id=A, code="x", error="x", usage=Usage())
     after = fold(*give_up(now.runs[A], "x"), failed, admitted_, queued, session=now)
     assert list(after.runs) == [queued.run_id]
-    assert passed_on(now, now.runs[A]) == (admitted_, queued), "the same again is the same run"
+    assert requeue_unread(now, now.runs[A]) == (admitted_, queued), "the same again is the same run"
 
 
 def test_what_was_carried_along_or_never_joined_is_not_passed_on() -> None:
     begun_only = fold(*posted(A))
-    assert passed_on(begun_only, begun_only.runs[A]) == ()
+    assert requeue_unread(begun_only, begun_only.runs[A]) == ()
     more = replace(said("b", A, "i"), mode=Mode.STEER)
     now = fold(*begun(A), more, StopAsked(run_id=A, reason=SUPERSEDED))
-    assert passed_on(now, now.runs[A]) == ()
+    assert requeue_unread(now, now.runs[A]) == ()
 
 
-def test_a_run_that_names_nobody_works_for_the_session_s_owner() -> None:
+def test_a_run_without_a_user_works_for_the_session_s_owner() -> None:
     queued = RunQueued(run_id=A, input_id=InputId("in"))
     now = fold(said("words", A, "in"), queued, *posted(B, BOB))
     assert works_for(now, now.runs[A]) == KEY.owner
@@ -270,7 +265,7 @@ def test_the_oldest_question_is_answered_first_unless_another_is_named() -> None
     assert question(fold(*asking, STOPS).runs[A]) is None
 
 
-def test_an_answer_is_the_result_of_the_call_and_says_which_update_it_was() -> None:
+def test_an_answer_is_the_call_s_result_and_records_its_update() -> None:
     now = fold(*ASKING)
     words = InputAdmitted(input_id=InputId("in"), run_id=NEW, text="blue", came=CAME)
     facts = answer(now, A, CALL, words)
@@ -279,21 +274,21 @@ def test_an_answer_is_the_result_of_the_call_and_says_which_update_it_was() -> N
         CallSettled(run_id=A, call_id=CALL, tool="ask", outcome=Outcome.OK, text="blue"),
     )
     after = fold(*facts, session=now)
-    assert (dict(after.runs[A].calls), after.runs[A].status) == ({}, Status.QUEUED)
+    assert (dict(after.runs[A].calls), after.runs[A].status) == ({}, RunPhase.QUEUED)
 
 
 def test_an_answer_makes_a_run_go_on_that_waits_for_its_user_after_a_cut() -> None:
     now = fold(*SITUATIONS["asks and is cut"])
     facts = answer(now, A, CALL, said("blue", NEW))
     assert facts[0] == BACK
-    assert fold(*facts, session=now).runs[A].status is Status.QUEUED
+    assert fold(*facts, session=now).runs[A].status is RunPhase.QUEUED
 
 
 def queued_for(words: InputAdmitted) -> RunQueued:
     return RunQueued(run_id=words.run_id, input_id=words.input_id, origin=Origin(works_for=ALICE))
 
 
-def test_what_a_displaced_run_has_not_read_is_read_with_the_words_that_displace_it() -> None:
+def test_unread_inputs_of_a_displaced_run_are_read_with_the_new_message() -> None:
     now = fold(*begun(A), said("one", A), said("two", A))
     words = InputAdmitted(
         input_id=InputId("in"), run_id=NEW, text="three", came=CAME, hosts=("a.example",)
@@ -348,7 +343,7 @@ def test_the_run_behind_reads_them_where_there_is_one() -> None:
         (None, CHAT, "5"),
     ],
 )
-def test_a_run_answers_the_newest_words_it_was_given_in_its_chat(
+def test_a_run_replies_to_the_newest_message_in_its_chat(
     there: Address | None, here: Address | None, answers: str
 ) -> None:
     origin = Origin(works_for=ALICE, address=there, reply_to="5")
@@ -360,7 +355,7 @@ def test_a_run_answers_the_newest_words_it_was_given_in_its_chat(
     assert (joined.origin.reply_to, joined.origin.address) == (answers, there)
 
 
-def test_words_wake_a_run_that_waits_for_its_user_and_a_suspended_session_begins_afresh() -> None:
+def test_a_message_requeues_an_interrupted_run_and_resets_a_suspended_session() -> None:
     words = said("more", NEW)
     cut = fold(*SITUATIONS["cut"])
     joined = InputAdmitted(input_id=words.input_id, run_id=A, text="more", mode=Mode.STEER)
@@ -495,12 +490,12 @@ class Talk(RuleBasedStateMachine):
     def the_process_ends_and_starts(self, policy: OnStart, courteous: bool, after: float) -> None:
         self.now += after
         run = self.run
-        if courteous and run and run.status is Status.RUNNING:
-            cause = Cause.SHUTDOWN
+        if courteous and run and run.status is RunPhase.RUNNING:
+            cause = CutCause.SHUTDOWN
             self.record(RunInterrupted(run_id=run.id, cause=cause, reason="", cut_at=self.now))
         self.record(*recover(self.session, policy, self.now))
 
-    @precondition(lambda self: self.run and self.run.status is Status.RUNNING)
+    @precondition(lambda self: self.run and self.run.status is RunPhase.RUNNING)
     @rule()
     def the_model_fails(self) -> None:
         run = self.run
@@ -518,8 +513,9 @@ class Talk(RuleBasedStateMachine):
 
     def step(self, run: Run, tools: tuple[str, ...]) -> None:
         match next_step(run):
-            case Start():
-                self.record(RunStarted(run_id=run.id))
+            case StartRun(inputs=inputs):
+                read = (InputPromoted(input_id=i, run_id=run.id) for i in inputs)
+                self.record(RunStarted(run_id=run.id), *read)
             case Resume(cause=cause):
                 self.record(RunResumed(run_id=run.id, cause=cause))
             case Read(inputs=inputs):
@@ -538,7 +534,7 @@ class Talk(RuleBasedStateMachine):
             case Cancel(reason=reason):
                 cancelled = RunCancelled(run_id=run.id, reason=reason, usage=run.usage)
                 self.record(*give_up(run, reason), cancelled)
-            case Rest():
+            case Rest() | Compact():
                 pass
 
     def move(self, run_id: RunId, wanted: Proposal, status: CallStatus) -> None:
@@ -600,8 +596,8 @@ class Talk(RuleBasedStateMachine):
             run = self.run
             if run is None:
                 break
-            if run.status is Status.INTERRUPTED and not run.stop_reason:
-                self.record(*go_on(self.session))
+            if run.status is RunPhase.INTERRUPTED and not run.stop_reason:
+                self.record(*requeue_interrupted(self.session))
             elif (asked := question(run)) is not None:
                 text = self.name("w")
                 self.said[text] = Mode.QUEUE

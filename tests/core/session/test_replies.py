@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.address import Address, ChatType
-from holdfast.core.approval import (
+from holdfast.core.approval.approval import (
     ApprovalDenied,
     ApprovalExpired,
     ApprovalGranted,
@@ -17,41 +17,49 @@ from holdfast.core.approval import (
     ApprovalWithdrawn,
     Choice,
 )
-from holdfast.core.call import CallAsked, CallParked, CallSettled, CallStarted, Outcome
-from holdfast.core.delivery import DeliveryQueued
+from holdfast.core.chat.delivery import DeliveryQueued
 from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Proposal
-from holdfast.core.replies import (
-    ANSWER,
-    PASSED_ON,
-    STEP,
-    SUPERSEDED,
-    UNREAD,
-    Answers,
-    Chooses,
-    Split,
-    mark,
-    messages,
-    read_press,
-    step,
-)
-from holdfast.core.replies import (
-    QUESTION as LONGEST,
-)
-from holdfast.core.run import (
+from holdfast.core.run.call import CallAsked, CallParked, CallSettled, CallStarted, Outcome
+from holdfast.core.run.run import (
     ModelAnswered,
     Origin,
     Parent,
     RunCancelled,
     RunCompleted,
     RunFailed,
+    RunPhase,
     RunQueued,
     RunResumed,
     RunStarted,
-    Status,
     StopAsked,
 )
-from holdfast.core.session import Session, evolve, stop
+from holdfast.core.session.replies import (
+    ANSWER,
+    CAUSES,
+    EMPTY_ANSWER,
+    EXPIRED,
+    GONE_S,
+    GRANTED,
+    PASSED_ON,
+    SHOWN,
+    SOME_ADDRESS,
+    STEP,
+    SUPERSEDED,
+    UNREAD,
+    WITHDRAWN,
+    Answers,
+    Chooses,
+    QueuedReply,
+    Split,
+    is_unambiguous,
+    mark,
+    messages,
+    parse_button,
+    step,
+)
+from holdfast.core.session.replies import QUESTION as LONGEST
+from holdfast.core.session.session import Session, evolve, stop
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -163,7 +171,7 @@ ASKED = fold(
 QUESTION = fold(wants(CALL), starts(), parks("Which?", "red", "blue"), session=AT_WORK)
 
 
-def test_the_answer_goes_where_the_words_came_from_and_replies_to_them() -> None:
+def test_the_answer_goes_to_the_chat_of_the_message_as_a_reply() -> None:
     assert only(told(ANSWERED, completes("yes"))) == DeliveryQueued(
         delivery_id=DeliveryId(f"out_{RUN}"),
         address=SAID.place,
@@ -174,8 +182,8 @@ def test_the_answer_goes_where_the_words_came_from_and_replies_to_them() -> None
     )
 
 
-def test_a_run_without_a_word_says_that_it_is_done() -> None:
-    assert only(told(ANSWERED, completes(" \n"))).text == "(Done; there is nothing to say.)"
+def test_an_empty_answer_is_reported_as_done() -> None:
+    assert only(told(ANSWERED, completes(" \n"))).text == EMPTY_ANSWER
 
 
 def test_a_run_that_failed_says_why() -> None:
@@ -184,7 +192,7 @@ def test_a_run_that_failed_says_why() -> None:
     assert (failed.delivery_id, failed.reply_to) == (f"out_{RUN}", "5")
 
 
-def test_a_run_that_failed_with_words_unread_says_what_becomes_of_them() -> None:
+def test_a_failed_run_reports_what_happens_to_unread_messages() -> None:
     words = InputAdmitted(input_id=InputId("more"), run_id=RUN, text="and this", mode=Mode.STEER)
     unread = fold(words, session=AT_WORK)
     failed = only(told(unread, FAILED))
@@ -192,6 +200,49 @@ def test_a_run_that_failed_with_words_unread_says_what_becomes_of_them() -> None
     stuck = only(told(unread, replace(FAILED, code="stuck")))
     assert stuck.text == f"This did not work: The model is away.{UNREAD}"
     assert only(told(fold(*begun()[:2]), FAILED)).text.endswith(UNREAD)
+
+
+@pytest.mark.promise("CHAT-04")
+@pytest.mark.parametrize("code", CAUSES)
+def test_details_for_the_operator_are_not_shown_in_a_chat(code: str) -> None:
+    error = "http://10.0.0.7:8080 says: bad key sk-1 (traceback)"
+    ended = RunFailed(run_id=RUN, code=code, error=error, usage=Usage())
+    said = only(told(AT_WORK, ended)).text
+    assert said.startswith(CAUSES[code]) and RUN in said
+    assert "10.0.0.7" not in said and "sk-1" not in said
+
+
+@pytest.mark.promise("CHAT-04")
+@pytest.mark.parametrize("at", ["http://10.0.0.7:8080/v1", "10.0.0.7:8080", "localhost:8080"])
+def test_a_failure_without_a_text_of_its_own_shows_no_address(at: str) -> None:
+    ended = RunFailed(run_id=RUN, code="new", error=f"({at}) is away: {at}", usage=Usage())
+    said = only(told(AT_WORK, ended)).text
+    assert said == f"This did not work: ({SOME_ADDRESS}) is away: {SOME_ADDRESS}"
+
+
+def test_a_very_long_answer_is_cut_and_says_so() -> None:
+    long = fold(ModelAnswered(run_id=RUN, turn=1, text="x" * (SHOWN + 7)), session=AT_WORK)
+    said = only(told(long, completes("x" * (SHOWN + 7)))).text
+    assert said.startswith("x" * SHOWN + "\n\n(") and " 7 " in said
+    whole_ = only(told(long, completes("x" * (SHOWN + 7))))  # the same facts, the same words
+    assert whole_.text == said
+
+
+MORE = tuple(
+    InputAdmitted(input_id=InputId(f"in{n}"), run_id=RUN, text="more", mode=Mode.STEER)
+    for n in (1, 2)
+)
+
+
+@pytest.mark.promise("CHAT-04")
+def test_a_finished_answer_is_shown_before_the_run_reads_more() -> None:
+    steered = fold(*MORE, session=ANSWERED)
+    reads = [InputPromoted(input_id=more.input_id, run_id=RUN) for more in MORE]
+    said = only(told(steered, *reads))
+    assert (said.delivery_id, said.text) == (f"out_{RUN}.t1", "yes")
+    assert told(fold(*MORE, session=AT_WORK), *reads) == []  # it has not answered yet
+    silent = fold(ModelAnswered(run_id=RUN, turn=1, text=" "), *MORE, session=AT_WORK)
+    assert told(silent, *reads) == []
 
 
 def test_a_run_that_was_stopped_says_nothing() -> None:
@@ -242,7 +293,7 @@ def test_a_run_that_works_for_no_chat_says_nothing_in_one(facts: tuple[Fact, ...
     assert said != []
 
 
-def test_facts_that_nobody_is_told_of_queue_nothing() -> None:
+def test_other_facts_queue_no_messages() -> None:
     assert told(fold(), *begun()) == []
     assert told(AT_WORK, wants(CALL)) == []
     assert told(STARTED, settles()) == []
@@ -368,12 +419,12 @@ def granted(choice: Choice) -> ApprovalGranted:
 @pytest.mark.parametrize(
     ("end", "word"),
     [
-        (granted(Choice.ONCE), "Allowed once"),
-        (granted(Choice.SESSION), "Allowed in this session"),
-        (granted(Choice.ALWAYS), "Allowed for good"),
+        (granted(Choice.ONCE), GRANTED[Choice.ONCE]),
+        (granted(Choice.SESSION), GRANTED[Choice.SESSION]),
+        (granted(Choice.ALWAYS), GRANTED[Choice.ALWAYS]),
         (ApprovalDenied(run_id=RUN, request_id=REQUEST, by=OPERATOR), "Denied"),
-        (ApprovalExpired(run_id=RUN, request_id=REQUEST), "Denied: nobody answered in time"),
-        (ApprovalWithdrawn(run_id=RUN, request_id=REQUEST, reason="over"), "No longer needed"),
+        (ApprovalExpired(run_id=RUN, request_id=REQUEST), EXPIRED),
+        (ApprovalWithdrawn(run_id=RUN, request_id=REQUEST, reason="over"), WITHDRAWN),
     ],
 )
 def test_what_became_of_an_approval_takes_the_place_of_the_question(end: Fact, word: str) -> None:
@@ -444,8 +495,8 @@ def test_a_long_question_is_cut_once_it_is_answered() -> None:
 
 
 @given(st.text() | st.lists(st.text(":aq0x", max_size=5)).map(":".join))
-def test_whatever_is_pressed_is_read_or_is_none_of_ours(data: str) -> None:
-    assert isinstance(read_press(data), Answers | Chooses | None)
+def test_any_button_data_is_parsed_or_ignored(data: str) -> None:
+    assert isinstance(parse_button(data), Answers | Chooses | None)
 
 
 @pytest.mark.parametrize(
@@ -466,7 +517,61 @@ def test_whatever_is_pressed_is_read_or_is_none_of_ours(data: str) -> None:
     ],
 )
 def test_what_no_button_of_ours_carries_means_nothing(data: str) -> None:
-    assert read_press(data) is None
+    assert parse_button(data) is None
+
+
+def said(
+    name: str, text: str = "", at: float = 0.0, edits: str = "", run_id: RunId = RUN
+) -> QueuedReply:
+    queued = DeliveryQueued(
+        delivery_id=DeliveryId(name),
+        address=SAID.place,
+        text=text,
+        of_run=run_id,
+        edits=DeliveryId(edits),
+    )
+    return QueuedReply(queued, at)
+
+
+@pytest.mark.parametrize(
+    ("newest_first", "plain"),
+    [
+        ([], False),
+        (["ask_apr_1"], True),
+        (["ask_apr_1", "ask_apr_1.1", "out_run_0"], True),  # in two parts, below an answer
+        (["out_run_0", "ask_apr_1"], False),
+        (["ask_run_0.12345678", "ask_apr_1"], False),
+        (["ask_apr_1", "ask_run_0.12345678"], False),  # what else is asked is not over
+        (["ask_apr_1", "ask_apr_2"], False),
+    ],
+)
+def test_an_answer_is_unambiguous_for_the_last_and_only_question(
+    newest_first: list[str], plain: bool
+) -> None:
+    assert is_unambiguous(RequestId("apr_1"), [said(name) for name in newest_first], 100.0) is plain
+
+
+def test_an_answer_is_unambiguous_if_only_command_replies_follow_the_question() -> None:
+    answer = said("cmd_1", run_id=RunId(""))
+    progress = said("pro_1.end", edits="pro_1")
+    assert is_unambiguous(RequestId("apr_1"), [answer, progress, said("ask_apr_1")], 100.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "plain"),
+    [
+        (f"{WITHDRAWN}: connect to a.org", 1.0, False),
+        (f"{EXPIRED}: x", 1.0, False),
+        (f"{WITHDRAWN}: connect to a.org", GONE_S, True),
+        ("Allowed once: x", 1.0, True),
+    ],
+)
+def test_an_answer_is_ambiguous_shortly_after_another_question_ended(
+    text: str, seconds: float, plain: bool
+) -> None:
+    gone = said("ask_apr_0.end", text, at=100.0 - seconds, edits="ask_apr_0")
+    there = [said("ask_apr_1", at=99.9), gone, said("ask_apr_0")]
+    assert is_unambiguous(RequestId("apr_1"), there, 100.0) is plain
 
 
 @given(
@@ -487,7 +592,7 @@ def test_a_press_means_what_the_button_of_an_approval_was_made_for(
         expires_at=1.0,
     )
     carried = [data for _, data in only(told(AT_WORK, asked)).buttons]
-    assert [read_press(data) for data in carried] == [
+    assert [parse_button(data) for data in carried] == [
         Answers(request_id, choice)
         for choice in (Choice.ONCE, Choice.SESSION, Choice.DENY)
         if choice in choices
@@ -503,7 +608,7 @@ def test_a_press_means_the_option_the_button_of_a_question_was_made_for(
     before = fold(wants(called), starts(call_id=called), session=AT_WORK)
     buttons = only(told(before, parks("Which?", *options, call_id=called))).buttons
     assert [label for label, _ in buttons] == options
-    assert [read_press(data) for _, data in buttons] == [
+    assert [parse_button(data) for _, data in buttons] == [
         Chooses(RUN, mark(called), at) for at in range(len(options))
     ]
     assert all(len(data.encode()) <= 64 for _, data in buttons)
@@ -524,7 +629,7 @@ def test_no_two_messages_of_a_run_have_one_name_and_every_change_is_of_one_of_th
         nonlocal session
         queued.extend(told(session, *facts, split=data.draw(st.sampled_from([whole, tens]))))
         session = fold(*facts, session=session)
-        if session.runs and session.runs[RUN].status is Status.QUEUED:  # it has waited
+        if session.runs and session.runs[RUN].status is RunPhase.QUEUED:  # it has waited
             session = fold(RunResumed(run_id=RUN), session=session)
 
     for turn in range(1, data.draw(st.integers(1, 4))):
@@ -532,6 +637,13 @@ def test_no_two_messages_of_a_run_have_one_name_and_every_change_is_of_one_of_th
         record(wants(*ids, turn=turn))
         for call_id in ids:
             _live(record, call_id, data)
+        if data.draw(st.booleans()):  # it has answered, and is given more
+            more = InputAdmitted(
+                input_id=InputId(f"in{turn}"), run_id=RUN, text="", mode=Mode.STEER
+            )
+            record(ModelAnswered(run_id=RUN, turn=10 + turn, text="So far."))
+            record(more)
+            record(InputPromoted(input_id=more.input_id, run_id=RUN))
     stopped = data.draw(st.booleans())
     if stopped:
         record(StopAsked(run_id=RUN, reason="enough"))

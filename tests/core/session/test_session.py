@@ -11,27 +11,29 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 from typing_extensions import override
 
-from holdfast.core import call as calls
-from holdfast.core import chats
 from holdfast.core.address import Address, ChatType, Key, KeyBound, Why
 from holdfast.core.address import current as current_session
-from holdfast.core.approval import Grant, Level, PostureSeen, Standing
-from holdfast.core.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
-from holdfast.core.chats import HomeChosen
-from holdfast.core.delivery import SendStarted
+from holdfast.core.approval.approval import Grant, Level, PostureSeen, Standing
+from holdfast.core.approval.rules import HostRule
+from holdfast.core.chat import chats
+from holdfast.core.chat.chats import HomeChosen
+from holdfast.core.chat.delivery import SendStarted
 from holdfast.core.events import MessageDelta, ToolProgress
-from holdfast.core.history import MESSAGE_FACTS, Transcript
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Message, Proposal, ToolResult, User
-from holdfast.core.process import Cause as EndCause
-from holdfast.core.process import ProcessEnded, ProcessMatched, ProcessStarted
-from holdfast.core.rules import Host
-from holdfast.core.run import (
+from holdfast.core.run import call as calls
+from holdfast.core.run.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
+from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.process import ProcessEnd as EndCause
+from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.run.quarantine import Judgement, QuarantineVerdict
+from holdfast.core.run.run import (
     AbortCalls,
     CallModel,
     Cancel,
-    Cause,
+    Compact,
     Complete,
+    CutCause,
     ModelAnswered,
     Read,
     Rest,
@@ -46,12 +48,13 @@ from holdfast.core.run import (
     RunResumed,
     RunStarted,
     SettleCalls,
-    Start,
+    StartRun,
     StopAsked,
     next_step,
 )
-from holdfast.core.run import Status as RunStatus
-from holdfast.core.session import (
+from holdfast.core.run.run import RunPhase as RunStatus
+from holdfast.core.session.history import MESSAGE_FACTS, Transcript
+from holdfast.core.session.session import (
     Event,
     Mark,
     ModelChosen,
@@ -61,20 +64,19 @@ from holdfast.core.session import (
     SessionReopened,
     SessionReset,
     SessionSeeded,
+    SessionStatus,
     SessionSuspended,
     SessionTitled,
-    Status,
     admit,
     clear_mark,
     current,
     evolve,
-    go_on,
+    evolve_lasting,
     mark,
-    recall,
     recover,
+    requeue_interrupted,
     stop,
 )
-from holdfast.core.suspects import Judgement, Verdict
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -109,9 +111,15 @@ ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("status", Status)
+def test_a_compaction_that_a_user_asked_for_belongs_to_no_run() -> None:
+    session = Session(KEY)
+    done = HistoryCompacted(upto=0, summary="", reason="asked")
+    assert evolve(session, done, 1.0) is session
+
+
+@pytest.mark.parametrize("status", SessionStatus)
 @pytest.mark.parametrize("fact", FACTS)
-def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> None:
+def test_every_status_meets_every_fact_as_stated(status: SessionStatus, fact: str) -> None:
     session = Session(KEY, status=status)
     if (status.value, fact) in ALLOWED:
         assert evolve(session, FACTS[fact], 1.0).status.value == ALLOWED[status.value, fact]
@@ -122,7 +130,7 @@ def test_every_status_meets_every_fact_as_stated(status: Status, fact: str) -> N
 
 
 def test_a_session_is_never_over() -> None:
-    assert not any(s.final for s in Status)
+    assert not any(s.final for s in SessionStatus)
 
 
 def test_where_a_session_works_and_why_it_was_suspended_are_kept() -> None:
@@ -152,7 +160,7 @@ def begun(run_id: RunId) -> tuple[Fact, ...]:
     return (*posted(run_id), RunStarted(run_id=run_id), promoted)
 
 
-def marked(run_id: RunId, cause: Cause, at: float) -> RunInterrupted:
+def marked(run_id: RunId, cause: CutCause, at: float) -> RunInterrupted:
     return RunInterrupted(run_id=run_id, cause=cause, reason="Gateway shutting down", cut_at=at)
 
 
@@ -229,12 +237,12 @@ def test_an_input_can_be_refused_before_it_has_a_run() -> None:
 @pytest.mark.parametrize(
     ("cause", "word"),
     [
-        (Cause.RESTART, "restart_timeout"),
-        (Cause.SHUTDOWN, "shutdown_timeout"),
-        (Cause.CRASH, "crash"),
+        (CutCause.RESTART, "restart_timeout"),
+        (CutCause.SHUTDOWN, "shutdown_timeout"),
+        (CutCause.CRASH, "crash"),
     ],
 )
-def test_the_mark_keeps_its_reason_and_its_time(cause: Cause, word: str) -> None:
+def test_the_mark_keeps_its_reason_and_its_time(cause: CutCause, word: str) -> None:
     session = fold(*begun(A), marked(A, cause, 7.0))
     assert session.mark == Mark(cause, "Gateway shutting down", 7.0)
     assert session.mark.cause == word
@@ -246,7 +254,7 @@ def test_a_crash_is_marked_at_the_last_sign_of_life() -> None:
     session = fold(*begun(A))
     session = fold(*recover(session, OnStart.WAIT, cut_at=41.5), session=session, at=99.0)
     assert session.mark is not None
-    assert (session.mark.cause, session.mark.at) == (Cause.CRASH, 41.5)
+    assert (session.mark.cause, session.mark.at) == (CutCause.CRASH, 41.5)
 
 
 @pytest.mark.promise("BACK-04")
@@ -258,14 +266,14 @@ def test_a_crash_is_marked_at_the_last_sign_of_life() -> None:
     ],
 )
 def test_only_a_run_that_completed_clears_the_mark(ending: Fact) -> None:
-    session = fold(*begun(A), marked(A, Cause.SHUTDOWN, 7.0), ending, *begun(B))
+    session = fold(*begun(A), marked(A, CutCause.SHUTDOWN, 7.0), ending, *begun(B))
     assert session.mark is not None
     assert fold(*completed(B), session=session).mark is None
 
 
 @pytest.mark.promise("BACK-12")
 def test_a_mark_can_be_dropped_by_hand_with_its_reason_and_its_time() -> None:
-    marked_one = fold(*begun(A), marked(A, Cause.SHUTDOWN, 7.0))
+    marked_one = fold(*begun(A), marked(A, CutCause.SHUTDOWN, 7.0))
     facts = clear_mark(marked_one, OPERATOR)
     assert fold(*facts, session=marked_one) == replace(marked_one, mark=None)
 
@@ -274,7 +282,7 @@ def test_a_mark_can_be_dropped_by_hand_with_its_reason_and_its_time() -> None:
 def test_a_mark_can_be_set_by_hand_and_one_that_stands_stays() -> None:
     session = fold(*begun(A), *completed(A))
     session = fold(*mark(session), session=session, at=8.0)
-    assert session.mark == Mark(Cause.RESTART, "Marked by the operator", 8.0)
+    assert session.mark == Mark(CutCause.RESTART, "Marked by the operator", 8.0)
     assert mark(session) == ()
 
 
@@ -295,9 +303,9 @@ def test_a_suspended_session_cannot_be_marked() -> None:
     assert refused.value.code == "session_suspended"
 
 
-def held_by(policy: OnStart, verdict: Verdict, found: Session) -> Session:
+def held_by(policy: OnStart, verdict: QuarantineVerdict, found: Session) -> Session:
     judgement = Judgement({A: verdict}, hold_until=9.0)
-    facts = recover(found, policy, 7.0, Cause.CRASH, judgement)
+    facts = recover(found, policy, 7.0, CutCause.CRASH, judgement)
     return fold(*facts, session=found)
 
 
@@ -306,40 +314,40 @@ def held_by(policy: OnStart, verdict: Verdict, found: Session) -> Session:
 def test_a_run_that_is_held_goes_on_neither_by_itself_nor_with_the_next_message(
     policy: OnStart,
 ) -> None:
-    session = held_by(policy, Verdict.HOLD, RUNNING)
+    session = held_by(policy, QuarantineVerdict.HOLD, RUNNING)
     run = session.runs[A]
     assert (run.status, run.held_until) == (RunStatus.INTERRUPTED, 9.0)
-    assert go_on(session) == () and next_step(run) == Rest()
-    assert held_by(policy, Verdict.GO_ON, session) == session
+    assert requeue_interrupted(session) == () and next_step(run) == Rest()
+    assert held_by(policy, QuarantineVerdict.GO_ON, session) == session
     stopped = fold(StopAsked(run_id=A, reason="enough"), session=session)
     assert next_step(stopped.runs[A]) == Cancel("enough")
 
 
 @pytest.mark.promise("BACK-07")
-def test_who_is_found_innocent_goes_on_and_begins_to_count_anew() -> None:
-    session = held_by(OnStart.RESUME, Verdict.HOLD, RUNNING)
-    solved = recover(session, OnStart.RESUME, 8.0, Cause.CRASH, Judgement(solved=True))
+def test_a_cleared_run_goes_on_and_its_cuts_are_reset() -> None:
+    session = held_by(OnStart.RESUME, QuarantineVerdict.HOLD, RUNNING)
+    solved = recover(session, OnStart.RESUME, 8.0, CutCause.CRASH, Judgement(solved=True))
     run = fold(*solved, session=session).runs[A]
     assert (run.status, run.cuts, run.held_until) == (RunStatus.QUEUED, 0, 0.0)
 
 
 @pytest.mark.promise("BACK-07")
 def test_a_start_that_was_cut_can_still_hold_or_isolate_what_it_let_go_on() -> None:
-    queued = held_by(OnStart.RESUME, Verdict.GO_ON, RUNNING)
+    queued = held_by(OnStart.RESUME, QuarantineVerdict.GO_ON, RUNNING)
     assert queued.runs[A].status is RunStatus.QUEUED
-    assert held_by(OnStart.RESUME, Verdict.HOLD, queued).runs[A].held_until == 9.0
-    isolated = held_by(OnStart.RESUME, Verdict.ISOLATE, queued)
+    assert held_by(OnStart.RESUME, QuarantineVerdict.HOLD, queued).runs[A].held_until == 9.0
+    isolated = held_by(OnStart.RESUME, QuarantineVerdict.ISOLATE, queued)
     assert isolated.runs[A].isolated and isolated.runs[A].status is RunStatus.QUEUED
-    assert held_by(OnStart.RESUME, Verdict.ISOLATE, isolated) == isolated
+    assert held_by(OnStart.RESUME, QuarantineVerdict.ISOLATE, isolated) == isolated
 
 
 def test_facts_of_runs_that_ended_are_recalled_for_the_mark_alone() -> None:
     session = Session(KEY)
-    session = recall(session, RunStarted(run_id=A))
+    session = evolve_lasting(session, RunStarted(run_id=A))
     assert session == Session(KEY)
-    session = recall(session, marked(A, Cause.CRASH, 7.0))
-    assert session == Session(KEY, mark=Mark(Cause.CRASH, "Gateway shutting down", 7.0))
-    assert recall(session, completed(A)[1]) == Session(KEY)
+    session = evolve_lasting(session, marked(A, CutCause.CRASH, 7.0))
+    assert session == Session(KEY, mark=Mark(CutCause.CRASH, "Gateway shutting down", 7.0))
+    assert evolve_lasting(session, completed(A)[1]) == Session(KEY)
 
 
 def settled_in(cwd: str) -> CallSettled:
@@ -357,13 +365,13 @@ def test_the_next_command_starts_where_the_last_one_ended_also_in_the_next_run()
 
 
 def test_a_call_of_a_run_that_ended_is_recalled_for_where_it_was_if_it_was_anywhere() -> None:
-    session = recall(Session(KEY), settled_in("/w/src"))
+    session = evolve_lasting(Session(KEY), settled_in("/w/src"))
     assert session == Session(KEY, cwd="/w/src")
-    assert recall(session, settled_in("")) == session
+    assert evolve_lasting(session, settled_in("")) == session
 
 
 def granted(host: str, expires_at: float) -> Grant:
-    return Grant(permission=Host(name=host), session=KEY, user=OPERATOR, expires_at=expires_at)
+    return Grant(permission=HostRule(name=host), session=KEY, user=OPERATOR, expires_at=expires_at)
 
 
 @pytest.mark.promise("RUN-13")
@@ -378,7 +386,7 @@ def test_grants_outlive_their_run_and_make_way_for_others_once_they_ran_out() ->
 
 @pytest.mark.promise("RUN-13")
 def test_what_stands_stands_once_until_it_is_taken_back() -> None:
-    a, b = Host(name="a"), Host(name="b")
+    a, b = HostRule(name="a"), HostRule(name="b")
     session = fold(*(Standing(permission=p, by=OPERATOR) for p in (a, b, a)))
     assert sorted(session.standing, key=str) == [a, b]
     session = fold(Standing(permission=a, by=OPERATOR, revoked=True), session=session)
@@ -407,7 +415,7 @@ def test_a_process_outlives_the_run_that_began_it() -> None:
 
 @pytest.mark.promise("BACK-05")
 def test_a_suspended_session_that_is_brought_back_is_as_it_was() -> None:
-    grant, cut = granted("a", 10.0), marked(A, Cause.CRASH, 7.0)
+    grant, cut = granted("a", 10.0), marked(A, CutCause.CRASH, 7.0)
     failed = RunFailed(run_id=A, code="stuck", error="e", usage=Usage())
     before = fold(*posted(A), RunStarted(run_id=A), grant, cut, *give_up_all(A), failed)
     before = replace(before, cwd="/w/src")
@@ -461,11 +469,11 @@ def test_the_hosts_its_people_named_add_up_also_from_runs_that_have_ended() -> N
     assert fold(joined, session=session).hosts == {"a", "b", "c", "d"}
     cold = Session(KEY)
     for fact in (first, second, third):
-        cold = recall(cold, fact)
+        cold = evolve_lasting(cold, fact)
     assert cold == Session(KEY, hosts=frozenset({"a", "b", "c"}))
 
 
-def test_what_holds_for_all_chats_is_kept_in_the_session_that_it_is_said_in() -> None:
+def test_chat_facts_are_folded_in_their_own_session() -> None:
     bound = KeyBound(key=Key("k"), session_id=SessionId("k"), reason=Why.FIRST)
     home = HomeChosen(
         address=Address(platform="tg", chat_type=ChatType.DIRECT, chat="7"), by=OPERATOR
@@ -480,8 +488,8 @@ def kinds(facts: tuple[Fact, ...]) -> list[str]:
 
 
 RUNNING = fold(*begun(A))
-MARKED = fold(*begun(A), marked(A, Cause.SHUTDOWN, 7.0))
-CRASHED = fold(*begun(A), marked(A, Cause.CRASH, 7.0))
+MARKED = fold(*begun(A), marked(A, CutCause.SHUTDOWN, 7.0))
+CRASHED = fold(*begun(A), marked(A, CutCause.CRASH, 7.0))
 
 
 @pytest.mark.promise("BACK-09")
@@ -516,14 +524,14 @@ def test_the_policy_decides_for_runs_that_were_cut(
 
 @pytest.mark.promise("BACK-09")
 def test_a_run_that_waits_for_the_user_goes_on_with_the_next_message() -> None:
-    assert go_on(MARKED) == (RunRequeued(run_id=A),)
-    assert go_on(RUNNING) == ()
+    assert requeue_interrupted(MARKED) == (RunRequeued(run_id=A),)
+    assert requeue_interrupted(RUNNING) == ()
 
 
-def test_a_suspended_session_begins_afresh_with_its_next_message() -> None:
+def test_a_suspended_session_is_reset_by_its_next_message() -> None:
     assert admit(fold()) == ()
     suspended = fold(FACTS["it is suspended"])
-    assert fold(*admit(suspended), session=suspended).status is Status.OPEN
+    assert fold(*admit(suspended), session=suspended).status is SessionStatus.OPEN
 
 
 @pytest.mark.promise("BACK-10")
@@ -533,7 +541,7 @@ def test_a_call_in_flight_is_in_doubt_after_the_crash_and_the_run_keeps_its_id()
     session = fold(*recover(session, OnStart.RESUME, 1.0), session=session)
     run = current(session)
     assert run is not None and run.id == A
-    assert run.calls[CALL].status is calls.Status.DOUBTFUL
+    assert run.calls[CALL].status is calls.CallStatus.DOUBTFUL
     assert (run.turn, next_step(run)) == (1, Resume("crash"))
 
 
@@ -550,12 +558,12 @@ def crash(session: Session, times: int) -> Session:
 @pytest.mark.promise("BACK-07")
 def test_three_crashes_in_a_row_suspend_the_session_and_no_other() -> None:
     innocent = fold(*begun(B))
-    assert crash(RUNNING, 2).status is Status.OPEN
+    assert crash(RUNNING, 2).status is SessionStatus.OPEN
     session = crash(RUNNING, 3)
-    assert (session.status, session.suspended_for) == (Status.SUSPENDED, "stuck")
+    assert (session.status, session.suspended_for) == (SessionStatus.SUSPENDED, "stuck")
     assert session.ended is not None and session.ended.status is RunStatus.FAILED
     assert current(session) is None
-    assert crash(innocent, 1).status is Status.OPEN
+    assert crash(innocent, 1).status is SessionStatus.OPEN
 
 
 @pytest.mark.promise("BACK-07")
@@ -579,8 +587,8 @@ def test_a_run_given_up_says_so_and_leaves_no_input_behind() -> None:
 def test_messages_queued_behind_a_stuck_run_are_the_next_message() -> None:
     session = crash(fold(*begun(A), *posted(B)), 3)
     run = current(session)
-    assert run is not None and (run.id, next_step(run)) == (B, Start())
-    assert (session.status, session.mark) == (Status.OPEN, None)  # B reads nothing of A
+    assert run is not None and (run.id, next_step(run)) == (B, StartRun(run.unread))
+    assert (session.status, session.mark) == (SessionStatus.OPEN, None)  # B reads nothing of A
 
 
 @pytest.mark.promise("RUN-14")
@@ -600,7 +608,7 @@ def test_a_stop_outranks_the_stuck_rule_and_every_policy() -> None:
         session = fold(*recover(session, policy, cut_at=0.0), session=session)
         run = current(session)
         assert run is not None and next_step(run) == Cancel("enough")
-        assert session.status is Status.OPEN
+        assert session.status is SessionStatus.OPEN
 
 
 def open_calls(messages: list[Message]) -> set[CallId]:
@@ -664,7 +672,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def somebody_writes(self) -> None:
         run_id = RunId(self.name("run"))
-        self.record(*admit(self.session), *go_on(self.session), *posted(run_id))
+        self.record(*admit(self.session), *requeue_interrupted(self.session), *posted(run_id))
 
     @precondition(lambda self: self.run)
     @rule()
@@ -672,7 +680,7 @@ class Life(RuleBasedStateMachine):
         assert self.run
         name = self.name("steer")
         steer = InputAdmitted(input_id=InputId(name), run_id=self.run.id, text=name)
-        self.record(*go_on(self.session), steer)
+        self.record(*requeue_interrupted(self.session), steer)
 
     @precondition(lambda self: self.run)
     @rule(last=st.booleans(), at_once=st.booleans())
@@ -685,7 +693,7 @@ class Life(RuleBasedStateMachine):
     def the_process_ends_and_starts(self, policy: OnStart, courteous: bool) -> None:
         if courteous:
             running = [r for r in self.session.runs.values() if r.status is RunStatus.RUNNING]
-            self.record(*(marked(r.id, Cause.SHUTDOWN, self.now) for r in running))
+            self.record(*(marked(r.id, CutCause.SHUTDOWN, self.now) for r in running))
         self.in_flight.clear()
         self.record(*recover(self.session, policy, self.now))
         assert recover(self.session, policy, self.now) == ()
@@ -733,8 +741,9 @@ class Life(RuleBasedStateMachine):
 
     def step(self, run: Run, wants: int, on_crash: OnCrash) -> None:
         match next_step(run):
-            case Start():
-                self.record(RunStarted(run_id=run.id))
+            case StartRun(inputs=inputs):
+                read = (InputPromoted(input_id=i, run_id=run.id) for i in inputs)
+                self.record(RunStarted(run_id=run.id), *read)
             case Resume(cause=cause):
                 self.record(RunResumed(run_id=run.id, cause=cause))
             case Read(inputs=inputs):
@@ -762,7 +771,7 @@ class Life(RuleBasedStateMachine):
                     ),
                     RunCancelled(run_id=run.id, reason=reason, usage=run.usage),
                 )
-            case Rest():
+            case Rest() | Compact():
                 pass
 
     def begin_or_settle(self, run_id: RunId, call: calls.Call) -> None:
@@ -777,9 +786,9 @@ class Life(RuleBasedStateMachine):
             case calls.Settle(outcome=outcome):
                 self.settle(run_id, call_id, outcome)
             case calls.Adopt():
-                assert self.starts[call_id] == 1 and call.status is calls.Status.DOUBTFUL
+                assert self.starts[call_id] == 1 and call.status is calls.CallStatus.DOUBTFUL
                 self.settle(run_id, call_id, Outcome.OK)  # the evidence says how it went
-            case calls.Leave():
+            case calls.LeaveCall():
                 raise AssertionError("a call that waits is not ours to move")
 
     # What always holds.
@@ -838,7 +847,7 @@ class Life(RuleBasedStateMachine):
             elif any(c.status.waiting for c in run.calls.values()):
                 self.somebody_answers()
             elif run.status is RunStatus.INTERRUPTED and not run.stop_reason:
-                self.record(*go_on(self.session))
+                self.record(*requeue_interrupted(self.session))
             else:
                 self.we_take_the_next_steps(wants=0, steps=1)
         assert not self.session.runs and not self.session.inputs

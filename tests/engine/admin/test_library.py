@@ -6,18 +6,19 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.approval import Role
+from holdfast.core.approval.approval import Role
 from holdfast.core.events import MessageDelta
 from holdfast.core.intents import Principal
-from holdfast.core.library import Imported
 from holdfast.core.messages import Assistant, User
 from holdfast.core.redaction import Redactor
+from holdfast.core.session.library import Imported
 from holdfast.core.types import Owner, SessionId
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.blobs import Blobs
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from tests.engine.workshop import ME, Told, finished, parts, reach, running, serving
 from tests.engine.workshop import submit as say
+from tests.fakes.clock import FIRST_BOOT
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +130,7 @@ async def test_where_the_disk_is_nearly_full_no_session_is_made(tmp_path: Path) 
     path, blobs = tmp_path / "journal.db", Blobs(tmp_path)
     async with serving(tmp_path, Told()) as service:
         await service.library.bring_in(ME, brought(A))
-    journal = await SqliteJournal.open(path, blobs, boot_id="boot", low_water=2**60)
+    journal = await SqliteJournal.open(path, blobs, now=FIRST_BOOT, low_water=2**60)
     async with running(parts(tmp_path, journal, Told())) as service:
         for asked in (service.library.bring_in(ME, brought(B)), service.library.fork(ME, A, "", B)):
             with pytest.raises(JournalUnavailable, match="nearly full"):

@@ -7,16 +7,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.approval import Role
-from holdfast.core.call import OnCrash
+from holdfast.core.approval.approval import Role
 from holdfast.core.messages import User
-from holdfast.core.run import Cause, RunCompleted, RunInterrupted, RunStarted, Status
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.run import CutCause, RunCompleted, RunInterrupted, RunPhase, RunStarted
 from holdfast.core.types import RunId, SessionId
 from holdfast.engine.service import Service
 from holdfast.errors import Refused
 from holdfast.gateway import SessionView
 from holdfast.tools.tool import Context, Done, Effect, Tool, free
-from tests.engine.workshop import ME, Told, call, finished, follow, serving, stop, submit
+from tests.engine.workshop import ME, Told, call, finished, follow, reach, serving, stop, submit
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ class Nothing(msgspec.Struct):
 
 
 async def _marked(service: Service) -> dict[str, SessionView]:
-    return {v.session_id: v for v in await service.keeper.sessions(ME)}
+    return {v.session_id: v for v in await service.session_admin.sessions(ME)}
 
 
 async def _kinds(directory: Path, *runs: RunId) -> list[set[type]]:
@@ -50,11 +50,11 @@ async def test_only_what_runs_when_the_drain_is_over_is_marked(tmp_path: Path) -
         await model.asked(2)
         waits = await submit(service, "has not begun", "b")
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(service.stop, 1.0, Cause.SHUTDOWN)
+            tasks.start_soon(service.stop, 1.0, CutCause.SHUTDOWN)
             first.answer("in time")
-            assert (await finished(service, finishes)).status is Status.COMPLETED
-        assert (await service.run(ME, cut)).status is Status.INTERRUPTED
-        assert (await service.run(ME, waits)).status is Status.QUEUED
+            assert (await finished(service, finishes)).status is RunPhase.COMPLETED
+        assert (await service.run(ME, cut)).status is RunPhase.INTERRUPTED
+        assert (await service.run(ME, waits)).status is RunPhase.QUEUED
         found = await _marked(service)
         assert (found["a"].mark, found["b"].mark) == ("", "shutdown_timeout")
     done, interrupted, untouched = await _kinds(tmp_path, finishes, cut, waits)
@@ -65,7 +65,7 @@ async def test_only_what_runs_when_the_drain_is_over_is_marked(tmp_path: Path) -
 
 @pytest.mark.promise("BACK-02")
 async def test_the_mark_stands_before_the_work_is_interrupted(tmp_path: Path) -> None:
-    begun, seen = anyio.Event(), list[tuple[Status, str]]()
+    begun, seen = anyio.Event(), list[tuple[RunPhase, str]]()
 
     async def hang(context: Context, asked: Nothing) -> Done:
         begun.set()
@@ -73,6 +73,7 @@ async def test_the_mark_stands_before_the_work_is_interrupted(tmp_path: Path) ->
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
+                await reach(service, run_id, RunInterrupted)  # it would never come after this
                 view = await service.run(ME, run_id)
                 seen.append((view.status, (await _marked(service))["s"].mark))
         return Done("never")
@@ -83,8 +84,8 @@ async def test_the_mark_stands_before_the_work_is_interrupted(tmp_path: Path) ->
         run_id = await submit(service, "go", "s")
         (await model.asked(1)).answer("", call("hang"))
         await begun.wait()
-        await service.stop(0, Cause.RESTART)
-        assert seen == [(Status.INTERRUPTED, "restart_timeout")]
+        await service.stop(0, CutCause.RESTART)
+        assert seen == [(RunPhase.INTERRUPTED, "restart_timeout")]
 
 
 @pytest.mark.promise("BACK-06")
@@ -95,11 +96,11 @@ async def test_a_run_that_starts_in_a_marked_session_is_told_also_after_another_
     async with serving(tmp_path, model) as service:
         cut = await submit(service, "go", "s")
         await model.asked(1)
-        await service.stop(0, Cause.RESTART)
+        await service.stop(0, CutCause.RESTART)
     async with serving(tmp_path, model) as service:
         await model.asked(2)
         await stop(service, cut)
-        assert (await finished(service, cut)).status is Status.CANCELLED
+        assert (await finished(service, cut)).status is RunPhase.CANCELLED
     async with serving(tmp_path, model) as service:  # it knows of the session only what it reads
         for number, words in ((3, "next"), (4, "and then")):
             run_id = await submit(service, words, "s")
@@ -121,29 +122,29 @@ async def test_a_mark_is_dropped_whole_and_only_where_there_is_one(tmp_path: Pat
     async with serving(tmp_path, model) as service:
         run_id = await submit(service, "go", "s")
         await model.asked(1)
-        await service.stop(0, Cause.RESTART)
+        await service.stop(0, CutCause.RESTART)
     async with serving(tmp_path, model) as service:
         (await model.asked(2)).fail(KeyError("it breaks"))
         await finished(service, run_id)
         marked = (await _marked(service))["s"]
         assert (marked.mark, marked.mark_reason) == ("restart_timeout", "Gateway restarting")
         assert marked.marked_at > 0
-        await service.keeper.clear_mark(ME, s)
+        await service.session_admin.clear_mark(ME, s)
         bare = (await _marked(service))["s"]
         assert (bare.mark, bare.mark_reason, bare.marked_at) == ("", "", 0.0)
         before = await follow(service, run_id)
         for session_id, code in ((s, "session_not_marked"), ("nobody", "session_not_found")):
             with pytest.raises(Refused, match="Nothing changed") as refused:
-                await service.keeper.clear_mark(ME, SessionId(session_id))
+                await service.session_admin.clear_mark(ME, SessionId(session_id))
             assert refused.value.code == code
         with pytest.raises(Refused, match="Nothing changed"):
-            await service.keeper.mark(ME, SessionId("nobody"))
+            await service.session_admin.mark(ME, SessionId("nobody"))
         assert list(await _marked(service)) == ["s"], "none was made"
         assert await follow(service, run_id) == before
-        await service.keeper.mark(ME, s)
+        await service.session_admin.mark(ME, s)
         by_hand = (await _marked(service))["s"]
         assert (by_hand.mark, by_hand.mark_reason) == ("restart_timeout", "Marked by the operator")
-        await service.keeper.mark(ME, s)
+        await service.session_admin.mark(ME, s)
         assert (await _marked(service))["s"] == by_hand, "a mark that stands stays as it is"
 
 
@@ -151,10 +152,10 @@ async def test_only_the_operator_may(tmp_path: Path) -> None:
     somebody = replace(ME, roles=frozenset(Role) - {Role.ADMIN})
     async with serving(tmp_path, Told()) as service:
         for refused in (
-            service.keeper.sessions(somebody),
-            service.keeper.mark(somebody, SessionId("s")),
-            service.keeper.clear_mark(somebody, SessionId("s")),
-            service.keeper.release(somebody),
+            service.session_admin.sessions(somebody),
+            service.session_admin.mark(somebody, SessionId("s")),
+            service.session_admin.clear_mark(somebody, SessionId("s")),
+            service.session_admin.release(somebody),
         ):
             with pytest.raises(Refused, match="operator"):
                 await refused

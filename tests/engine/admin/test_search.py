@@ -8,25 +8,25 @@ import anyio.lowlevel
 import pytest
 from typing_extensions import override
 
-from holdfast.core.approval import Role
+from holdfast.core.approval.approval import Role
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted
-from holdfast.core.intents import Capabilities, Principal
-from holdfast.core.run import ModelAnswered
-from holdfast.core.session import SessionOpened, SessionTitled
+from holdfast.core.intents import DoorCapabilities, Principal
+from holdfast.core.run.run import ModelAnswered
+from holdfast.core.session.session import SessionOpened, SessionTitled
 from holdfast.core.types import OPERATOR, Fact, InputId, Owner, RunId, SessionId, SessionKey
-from holdfast.engine.finder import BATCH, Finder
+from holdfast.engine.admin.search import BATCH, SessionSearch
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.journal import Journal
 from holdfast.journal.search import FILE, Index
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import Disk
 from tests.fakes.memory_journal import MemoryJournal
-from tests.journal.test_sqlite import opened_journal
+from tests.journal.sqlite.test_sqlite import opened_journal
 
 pytestmark = pytest.mark.anyio
 
-_DOOR = Capabilities(platform="cli", answerable=True, late=True)
+_DOOR = DoorCapabilities(platform="cli", answerable=True, late=True)
 ME = Principal(OPERATOR, _DOOR, frozenset(Role))
 RUN = RunId("run_1")
 
@@ -58,7 +58,7 @@ class Home:
     def __init__(self, directory: Path, journal: Journal) -> None:
         self.file = directory / FILE
         self.talk = Talk(journal)
-        self.finder = Finder(journal, Index(self.file), ManualClock())
+        self.finder = SessionSearch(journal, Index(self.file), ManualClock())
 
     async def find(self, words: str) -> list[str]:
         found = await self.finder.search(ME, words, 20)
@@ -143,7 +143,7 @@ async def test_where_it_takes_too_long_the_answer_says_so_and_the_next_goes_on(
     row = await journal.stream_of(SessionKey(OPERATOR, SessionId("s1")))
     assert row is not None
     journal.stream = row.stream  # among the oldest, so in the last batch
-    hasty = Finder(journal, Index(home.file), ManualClock(), catch_up_s=0.2)
+    hasty = SessionSearch(journal, Index(home.file), ManualClock(), catch_up_s=0.2)
     found = await hasty.search(ME, "everywhere", 100)
     assert not found.complete
     assert 1 <= len(found.hits) <= BATCH + 1
@@ -170,7 +170,7 @@ async def test_every_search_gets_further_however_little_time_there_is(tmp_path: 
     home = Home(tmp_path, journal)
     for n in range(4):
         await home.talk.say(f"s{n}", said("everywhere the same"))
-    hasty = Finder(journal, Index(home.file), ManualClock(), catch_up_s=0.0)
+    hasty = SessionSearch(journal, Index(home.file), ManualClock(), catch_up_s=0.0)
     searches = [await hasty.search(ME, "everywhere", 100) for _ in range(4)]
     assert [len(found.hits) for found in searches] == [1, 2, 3, 4]
     assert [found.complete for found in searches] == [False, False, False, True]
@@ -179,6 +179,6 @@ async def test_every_search_gets_further_however_little_time_there_is(tmp_path: 
 
 async def test_where_no_index_can_be_kept_that_is_said(tmp_path: Path) -> None:
     async with opened_journal(tmp_path) as journal:
-        finder = Finder(journal, Index(tmp_path / "nowhere" / FILE), ManualClock())
+        finder = SessionSearch(journal, Index(tmp_path / "nowhere" / FILE), ManualClock())
         with pytest.raises(JournalUnavailable, match="search index"):
             await finder.search(ME, "anything", 20)

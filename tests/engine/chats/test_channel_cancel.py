@@ -13,17 +13,18 @@ from typing_extensions import override
 
 from holdfast.channels.channel import Incoming, Take
 from holdfast.commands.command import Command
-from holdfast.core import access
 from holdfast.core.address import ChatType, Groups, Never
-from holdfast.core.approval import Role
-from holdfast.core.delivery import OnAmbiguous
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat import access
+from holdfast.core.chat.delivery import OnAmbiguous
 from holdfast.core.inbox import Mode
-from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import Owner
-from holdfast.engine.chats import OFFER_S, Connected
+from holdfast.engine.chats.inbound import OFFER_S
+from holdfast.engine.chats.places import Connected
 from holdfast.engine.messenger import Chatting, Messenger
 from holdfast.engine.service import Service
-from holdfast.gateway import Chat as Conversation
+from holdfast.gateway import CommandTarget as Conversation
 from tests.engine import workshop
 from tests.engine.workshop import PATIENCE_S, Told, turn
 from tests.fakes import channel as fake
@@ -34,7 +35,7 @@ POINTS = (*range(0, 200, 20), *range(200, 2000, 200))  # turns of the loop befor
 AT_LAST = -1  # after the answer
 ADA, EVE = "ada", "eve"
 OF_ADA = Principal(
-    Owner("chat:ada"), Capabilities("chat", answerable=True, late=True), frozenset(Role)
+    Owner("chat:ada"), DoorCapabilities("chat", answerable=True, late=True), frozenset(Role)
 )
 
 
@@ -80,7 +81,9 @@ PING = Command("ping", "", "Is anybody there?", Role.RUN, _ping)
 
 @asynccontextmanager
 async def chatting(directory: Path, channel: Heard) -> AsyncIterator[tuple[Service, Messenger]]:
-    rules = access.Rules({ADA: frozenset(Role)}, frozenset({ChatType.DIRECT}), pairing=True)
+    rules = access.PlatformAccess(
+        {ADA: frozenset(Role)}, frozenset({ChatType.DIRECT}), pairing=True
+    )
     said = (rules, Groups.PER_USER, Never(), Mode.QUEUE, OnAmbiguous.RESEND_MARKED)
     connected = Connected(channel, *said, progress=False)
     async with workshop.journaled(directory) as journal:

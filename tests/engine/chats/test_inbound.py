@@ -13,24 +13,24 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import plugins
-from holdfast.channels import render
 from holdfast.channels.channel import Incoming
-from holdfast.config import Supervision
-from holdfast.control import Control
-from holdfast.core import access, delegation, replies, session
+from holdfast.channels.text import render
+from holdfast.config.process import Supervision
 from holdfast.core.address import Address, ChatType, Groups, Idle, Never, Reset
-from holdfast.core.approval import ApprovalRequested, Choice, Role
-from holdfast.core.call import OnCrash
-from holdfast.core.chats import UpdateTaken
-from holdfast.core.child import ChildBegun
-from holdfast.core.delivery import DeliveryQueued, OnAmbiguous, Policy
+from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
+from holdfast.core.approval.rules import HostRule
+from holdfast.core.chat import access
+from holdfast.core.chat.chats import UpdateTaken
+from holdfast.core.chat.delivery import DeliveryPolicy, DeliveryQueued, OnAmbiguous
 from holdfast.core.events import Record
 from holdfast.core.inbox import Mode
-from holdfast.core.lifecycle import Supervisor
-from holdfast.core.rules import Host
-from holdfast.core.run import Origin, RunCompleted, RunQueued
-from holdfast.core.session import Session, SessionOpened, SessionSuspended
-from holdfast.core.session import Status as SessionStatus
+from holdfast.core.life.lifecycle import Supervisor
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.child import ChildBegun
+from holdfast.core.run.run import Origin, RunCompleted, RunQueued
+from holdfast.core.session import delegation, replies, session
+from holdfast.core.session.session import Session, SessionOpened, SessionSuspended
+from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import (
     CallId,
     DeliveryId,
@@ -43,14 +43,16 @@ from holdfast.core.types import (
     SessionKey,
     Usage,
 )
-from holdfast.engine.chats import Chats, Connected
-from holdfast.engine.lanes import Outlet
+from holdfast.engine.chats.inbound import Inbound
+from holdfast.engine.chats.outbox import Outbox
+from holdfast.engine.chats.places import Connected
+from holdfast.engine.chats.queues import Outlet
 from holdfast.engine.messenger import Chatting
-from holdfast.engine.outbox import Outbox
 from holdfast.engine.service import Service
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import JournalUnavailable, Transient
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.host.control import GatewayControl
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.tools.tool import Context, Done, Effect, Outcome, Permission, Question, Tool, free
 from tests.engine import workshop
 from tests.engine.workshop import PATIENCE_S, Asked, Told
@@ -79,7 +81,7 @@ class Room:
         clock: ManualClock,
     ) -> None:
         assert service.messenger is not None
-        self.chats: Chats = service.messenger.chats
+        self.chats: Inbound = service.messenger.chats
         self.service = service
         self.journal = journal
         self.platform = platform
@@ -125,7 +127,7 @@ async def room(
     tools: Sequence[Any] = (),
 ) -> AsyncIterator[Room]:
     platform, model, clock = Chat(), Told(), clock or ManualClock()
-    rules = access.Rules(USERS, frozenset(ChatType), pairing=True)
+    rules = access.PlatformAccess(USERS, frozenset(ChatType), pairing=True)
     ambiguous = OnAmbiguous.RESEND_MARKED
     connected = Connected(platform, rules, groups, reset, Mode.INTERRUPT, ambiguous, progress=False)
     async with workshop.journaled(directory) as journal:
@@ -199,7 +201,7 @@ async def test_a_restart_asked_for_twice_has_one_successor(tmp_path: Path) -> No
     async with room(tmp_path) as it:
         watched = Supervision(by=Supervisor.NONE)
         fine = anyio.lowlevel.checkpoint
-        control = Control(it.service, watched, lambda: successors.append("one"), fine)
+        control = GatewayControl(it.service, watched, lambda: successors.append("one"), fine)
         await control.restart(workshop.ME)
         await control.restart(workshop.ME)
     assert successors == ["one"]
@@ -238,7 +240,7 @@ async def _asks_first(context: Context, asked: Nothing) -> Permission:
     return Question("risky", "does it", "hash", choices, (HOST,))
 
 
-HOST: Any = Host(name="example.org")
+HOST: Any = HostRule(name="example.org")
 
 
 @pytest.mark.fault("F-34")
@@ -306,7 +308,7 @@ def test_the_end_of_a_task_leaves_a_suspended_chat_suspended() -> None:
     now = session.evolve(now, SessionSuspended(reason="stopped"), 1.0)
     ending = RunCompleted(run_id=begun.child, output="found", usage=Usage())
     after = RunQueued(run_id=RunId("run_3"), input_id=InputId("in_3"), origin=begun.origin)
-    for fact in delegation.told(now, now.children[begun.child], ending, after):
+    for fact in delegation.reported(now, now.children[begun.child], ending, after):
         now = session.evolve(now, fact, 2.0)
     assert now.status is SessionStatus.SUSPENDED
     assert list(now.runs) == [after.run_id]
@@ -357,12 +359,12 @@ def test_what_is_said_about_a_command_is_shown_as_it_is(words: str) -> None:
 @pytest.mark.promise("LATE-09")
 async def test_nothing_begins_to_be_carried_once_the_process_is_cut(tmp_path: Path) -> None:
     platform, clock = Chat(), ManualClock()
-    policy = Policy(idempotent=False, on_ambiguous=OnAmbiguous.RESEND_MARKED)
+    policy = DeliveryPolicy(idempotent=False, on_ambiguous=OnAmbiguous.RESEND_MARKED)
     late = DeliveryQueued(delivery_id=DeliveryId("d1"), address=platform.address("1"), text="late")
     async with workshop.journaled(tmp_path) as journal, anyio.create_task_group() as tasks:
         sessions = Sessions(journal, clock)
         outbox = Outbox(journal, sessions, clock, {"chat": Outlet(platform, policy)}, tasks)
         await outbox.start()
         tasks.cancel_scope.cancel()
-        outbox.committed((Record(1, 1, clock.now(), late),))
+        outbox.committed(Record(1, 1, clock.now(), late))
         assert outbox.counts().lanes == 0

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from holdfast.channels.channel import Accepted, Doubtful, Later, Outgoing, Refused, Sent
-from holdfast.core.delivery import OnAmbiguous, Status
+from holdfast.channels.channel import Accepted, Doubtful, Later, Outgoing, SendRefused, Sent
+from holdfast.core.chat.delivery import DeliveryStatus, OnAmbiguous
 from holdfast.core.types import DeliveryId
-from holdfast.engine.lanes import ANSWER_S
+from holdfast.engine.chats.queues import ANSWER_S
 from tests.engine.postroom import message, sending
 from tests.fakes.channel import PATIENCE_S, Chat
 from tests.fakes.clock import ManualClock
 
 CRASH = "crash"  # the platform has it, and nobody hears of that
-ANSWERS = (Accepted("x"), Later("busy", 0.0), Refused("no"), Doubtful("?"), CRASH)
-ENDS = {Status.SENT, Status.HELD, Status.DEAD}
+ANSWERS = (Accepted("x"), Later("busy", 0.0), SendRefused("no"), Doubtful("?"), CRASH)
+ENDS = {DeliveryStatus.SENT, DeliveryStatus.HELD, DeliveryStatus.DEAD}
 
 
 class Hasty(ManualClock):
@@ -47,7 +47,7 @@ class Platform(Chat):
     @override
     async def deliver(self, message: Outgoing) -> Sent:
         answer = self.script.pop() if self.script else Accepted("x")
-        if not isinstance(answer, Later | Refused):
+        if not isinstance(answer, Later | SendRefused):
             self.arrived[message.address.chat].append(message)
         if isinstance(answer, str):
             self.crashed.set()
@@ -96,8 +96,8 @@ async def _explore(script: list[Sent | str], how: OnAmbiguous, queue: list[str])
             assert how is OnAmbiguous.RESEND_MARKED or not copy.repeated
     everything = {m.text for some in platform.arrived.values() for m in some}
     for found in last:
-        assert found.status is not Status.SENT or found.id in everything
-        assert found.status is Status.SENT or found.reason
+        assert found.status is not DeliveryStatus.SENT or found.id in everything
+        assert found.status is DeliveryStatus.SENT or found.reason
 
 
 @pytest.mark.promise("LATE-09")

@@ -10,30 +10,33 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.channels.channel import Doubtful, Later, Outgoing, Sent
-from holdfast.channels.channel import Refused as Blocked
-from holdfast.core import access
-from holdfast.core.access import (
+from holdfast.channels.channel import SendRefused as Blocked
+from holdfast.core.address import ChatType, Groups, Never, Sender
+from holdfast.core.approval.approval import Role
+from holdfast.core.chat import access
+from holdfast.core.chat.access import (
     CODE_S,
     FAILURES,
+    LISTED,
+    WELCOME,
     WORTH_S,
-    Allowed,
-    Cause,
-    Denied,
+    AccessDenied,
+    AccessGranted,
     Person,
+    RefusalCause,
     Source,
 )
-from holdfast.core.address import ChatType, Groups, Never, Sender
-from holdfast.core.approval import Role
-from holdfast.core.delivery import OnAmbiguous
+from holdfast.core.chat.delivery import OnAmbiguous
 from holdfast.core.inbox import Mode
-from holdfast.core.intents import Capabilities, Principal
+from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import OPERATOR, Owner
-from holdfast.engine.chats import Chats, Connected
+from holdfast.engine.chats.inbound import Inbound
+from holdfast.engine.chats.pairing import Pairing
+from holdfast.engine.chats.places import Connected
 from holdfast.engine.messenger import Chatting, Messenger
-from holdfast.engine.people import People
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.gateway import ChannelState
-from holdfast.journal.audit import Entry
+from holdfast.journal.audit import AuditEntry
 from tests.engine import workshop
 from tests.engine.workshop import PATIENCE_S, Told
 from tests.fakes.clock import ManualClock
@@ -41,7 +44,7 @@ from tests.fakes.hooked import Hooked, said
 
 pytestmark = pytest.mark.anyio
 
-DOOR = Capabilities("cli", answerable=True, late=True)
+DOOR = DoorCapabilities("cli", answerable=True, late=True)
 ME = Principal(OPERATOR, DOOR, frozenset(Role))
 EVE, ANN = Sender("hooked", "678"), Sender("hooked", "12345")
 USER = frozenset({Role.RUN, Role.APPROVE})
@@ -51,10 +54,11 @@ class Place:
     """A gateway's chats on one channel, and the operator beside them."""
 
     def __init__(
-        self, messenger: Messenger, channel: Hooked, clock: ManualClock, audit: list[Entry]
+        self, messenger: Messenger, channel: Hooked, clock: ManualClock, audit: list[AuditEntry]
     ) -> None:
-        self.chats: Chats = messenger.chats
-        self.people: People = messenger.people
+        self.chats: Inbound = messenger.chats
+        self.book = messenger.book
+        self.people: Pairing = messenger.people
         self.channel = channel
         self.clock = clock
         self.audit = audit
@@ -88,13 +92,13 @@ class Place:
                 await anyio.lowlevel.checkpoint()
 
     async def may_speak(self, sender: Sender = EVE) -> access.Verdict:
-        return access.may_speak(await self.chats.policy(), sender, ChatType.DIRECT)
+        return access.may_speak(await self.book.policy(), sender, ChatType.DIRECT)
 
 
 @asynccontextmanager
 async def opened(directory: Path, *, pairing: bool = True) -> AsyncIterator[Place]:
-    channel, clock, audit = Hooked(), ManualClock(), list[Entry]()
-    rules = access.Rules(
+    channel, clock, audit = Hooked(), ManualClock(), list[AuditEntry]()
+    rules = access.PlatformAccess(
         {"12345": frozenset({Role.ADMIN})}, frozenset({ChatType.DIRECT, ChatType.GROUP}), pairing
     )
     connected = Connected(
@@ -107,7 +111,7 @@ async def opened(directory: Path, *, pairing: bool = True) -> AsyncIterator[Plac
         progress=False,
     )
 
-    async def note(entry: Entry) -> None:
+    async def note(entry: AuditEntry) -> None:
         if place is not None and place.audit_is_full:
             raise JournalUnavailable("the disk is full")
         audit.append(entry)
@@ -133,20 +137,20 @@ async def it(tmp_path: Path) -> AsyncIterator[Place]:
 @pytest.mark.fault("F-34")
 async def test_a_stranger_becomes_a_member_and_after_removal_a_stranger_again(it: Place) -> None:
     code = await it.code()
-    assert isinstance(await it.may_speak(), Denied)
+    assert isinstance(await it.may_speak(), AccessDenied)
     shown = Person(EVE, frozenset(), Source.OFFER, "Eve \\u{202e}evE", it.clock.now() + 600)
     assert await it.people.look_up(ME, code) == shown
-    assert isinstance(await it.may_speak(), Denied), "to look is not to let in"
+    assert isinstance(await it.may_speak(), AccessDenied), "to look is not to let in"
 
     done = await it.people.pair(ME, code.lower(), USER)
     assert (done.sender, done.roles, done.source) == (EVE, USER, Source.PAIRING)
-    assert await it.may_speak() == Allowed(USER)
-    assert "You are in." in await it.told(2)
+    assert await it.may_speak() == AccessGranted(USER)
+    assert WELCOME in await it.told(2)
     assert it.channel.sent[1].address.chat == "chat-678"
     assert [p.sender for p in await it.people.users(ME)] == [ANN, EVE]
 
     await it.people.remove(ME, "hooked", "678")
-    assert await it.may_speak() == Denied(access.NOT_HERE, Cause.UNKNOWN)
+    assert await it.may_speak() == AccessDenied(access.NOT_HERE, RefusalCause.UNKNOWN)
     assert [p.sender for p in await it.people.users(ME)] == [ANN]
     with pytest.raises(Refused, match="No such code"):
         await it.people.pair(ME, code, USER)
@@ -159,7 +163,7 @@ async def test_who_was_let_in_is_so_after_a_restart_and_was_told_once(tmp_path: 
         await it.told(2)
         await it.settled()
     async with opened(tmp_path) as it:
-        assert await it.may_speak() == Allowed(USER)
+        assert await it.may_speak() == AccessGranted(USER)
         await it.settled()
         assert it.channel.sent == []
 
@@ -169,7 +173,7 @@ async def test_a_code_that_waits_is_good_after_a_restart(tmp_path: Path) -> None
         code = await it.code()
     async with opened(tmp_path) as it:
         assert (await it.people.pair(ME, code, USER)).sender == EVE
-        assert "You are in." in await it.told(1)
+        assert WELCOME in await it.told(1)
 
 
 async def test_what_cannot_be_audited_does_not_count(it: Place) -> None:
@@ -177,13 +181,13 @@ async def test_what_cannot_be_audited_does_not_count(it: Place) -> None:
     it.audit_is_full = True
     with pytest.raises(JournalUnavailable):
         await it.people.pair(ME, code, USER)
-    assert isinstance(await it.may_speak(), Denied)
+    assert isinstance(await it.may_speak(), AccessDenied)
     it.audit_is_full = False
     await it.people.pair(ME, code, USER)
     it.audit_is_full = True
     with pytest.raises(JournalUnavailable):
         await it.people.remove(ME, "hooked", "678")
-    assert await it.may_speak() == Allowed(USER)
+    assert await it.may_speak() == AccessGranted(USER)
 
 
 async def test_every_decision_is_in_the_audit(it: Place) -> None:
@@ -234,7 +238,7 @@ async def test_only_the_operator_has_a_say(it: Place, roles: frozenset[Role]) ->
 
 
 async def test_who_is_on_the_list_is_removed_there(it: Place) -> None:
-    with pytest.raises(Refused, match="let in by the configuration: take it out there") as caught:
+    with pytest.raises(Refused, match=LISTED) as caught:
         await it.people.remove(ME, "hooked", "12345")
     assert caught.value.code == "user_not_found"
     with pytest.raises(Refused, match="hooked:9 is not paired"):

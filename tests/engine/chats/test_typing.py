@@ -6,11 +6,11 @@ import anyio
 import pytest
 
 from holdfast.channels.channel import Later
-from holdfast.core.call import CallAsked, CallCleared, CallSettled, CallStarted, Outcome
-from holdfast.core.delivery import DeliveryQueued, Status
+from holdfast.core.chat.delivery import DeliveryQueued, DeliveryStatus
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Proposal
-from holdfast.core.run import (
+from holdfast.core.run.call import CallAsked, CallCleared, CallSettled, CallStarted, Outcome
+from holdfast.core.run.run import (
     ModelAnswered,
     Origin,
     RunCancelled,
@@ -20,7 +20,7 @@ from holdfast.core.run import (
     StopAsked,
 )
 from holdfast.core.types import CallId, DeliveryId, Fact, InputId, RequestId, RunId, Usage
-from holdfast.engine.presence import CHANGE_EVERY_S, TYPING_EVERY_S
+from holdfast.engine.chats.typing import CHANGE_EVERY_S, TYPING_EVERY_S
 from tests.engine.postroom import Desk, message, sending
 from tests.engine.workshop import turn
 from tests.fakes.channel import Chat
@@ -112,7 +112,7 @@ async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_pa
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
         await desk.say("a", started(0, "ls"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
         await desk.say("a", started(1, "make"))
         await desk.say("a", started(2, "make\n   test"))
         await desk.due(CHANGE_EVERY_S)
@@ -134,7 +134,7 @@ async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) ->
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
         await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
         chat.answer("a", Later("slow down", 100.0))
         desk.clock.advance(CHANGE_EVERY_S)
         await desk.say("a", started(1, "two"))
@@ -153,7 +153,7 @@ async def test_a_call_that_shows_itself_is_no_step(tmp_path: Path) -> None:
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
         await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
         desk.clock.advance(CHANGE_EVERY_S)
         asks = CallStarted(run_id=RUN, call_id=CALLS[1], tool="ask", preview="which?", quiet=True)
         await desk.say("a", asks)
@@ -182,7 +182,7 @@ async def test_the_last_word_comes_after_a_change_that_is_on_its_way(tmp_path: P
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
         await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
         chat.answer("a", gate)
         desk.clock.advance(CHANGE_EVERY_S)
         await desk.say("a", started(1, "two"))
@@ -190,10 +190,10 @@ async def test_the_last_word_comes_after_a_change_that_is_on_its_way(tmp_path: P
         last = message(chat, "a", "done", edits=f"pro_{RUN}")
         await desk.say("a", started(2, "three"), *ended(), last)
         await desk.say("b", message(chat, "b", "other"))
-        await desk.become("other", Status.SENT)
+        await desk.become("other", DeliveryStatus.SENT)
         assert chat.texts("a")[2:] == []
         gate.set()
-        await desk.become("done", Status.SENT)
+        await desk.become("done", DeliveryStatus.SENT)
         desk.clock.advance(CHANGE_EVERY_S)
         await turn(5)
         assert chat.texts("a")[2:] == ["done"]  # and "three" is never shown
@@ -204,7 +204,7 @@ async def test_a_message_of_before_a_restart_is_changed_too(tmp_path: Path) -> N
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
         await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
     async with sending(tmp_path, chat) as desk:
         await desk.say("a", started(1, "two"))
         assert (await chat.came(2)).edit == "m1"
@@ -215,14 +215,14 @@ async def test_no_change_is_made_after_the_last_word_was_said(tmp_path: Path) ->
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
         await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
     async with sending(tmp_path, chat) as desk:
         told = desk.pause()
         await desk.say("a", started(1, "two"))
         await desk.read(1)  # what the platform calls the message is being looked up
         await desk.say("a", *ended(), message(chat, "a", "done", edits=f"pro_{RUN}"))
         told.set()
-        await desk.become("done", Status.SENT)
+        await desk.become("done", DeliveryStatus.SENT)
         await turn(5)
         assert chat.texts("a")[1:] == ["done"]
 
@@ -233,11 +233,11 @@ async def test_on_the_way_down_nothing_more_is_shown(tmp_path: Path) -> None:
         await begin(desk, chat, progress=True)
         await chat.typed_times(1)
         await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", Status.SENT)
+        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
         await desk.say("a", started(1, "two"))
         await desk.due(CHANGE_EVERY_S)
         await desk.outbox.stop(1.0)
         desk.clock.advance(TYPING_EVERY_S)
         await turn(5)
         assert (len(chat.typed), len(chat.sent)) == (1, 1)
-        assert (await desk.outbox.find(DeliveryId(f"pro_{RUN}"))).now.status is Status.SENT
+        assert (await desk.outbox.find(DeliveryId(f"pro_{RUN}"))).now.status is DeliveryStatus.SENT

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.core.intents import Capabilities, Principal, Submit
+from holdfast.core.intents import DoorCapabilities, Principal, Submit
 from holdfast.core.types import Owner, SessionId, SessionKey
 from holdfast.core.workspace import own
 from holdfast.engine.service import Service
@@ -18,7 +18,7 @@ from tests.engine.workshop import ME, Told, journaled, parts, running
 pytestmark = pytest.mark.anyio
 
 NETWORK = Principal(
-    Owner("me"), Capabilities(platform="api_server", answerable=True, late=False), frozenset()
+    Owner("me"), DoorCapabilities(platform="api_server", answerable=True, late=False), frozenset()
 )
 SESSION = SessionId("s")
 

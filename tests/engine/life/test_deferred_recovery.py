@@ -10,8 +10,8 @@ import pytest
 from holdfast.core.events import Record
 from holdfast.core.inbox import Mode
 from holdfast.core.intents import Submit
-from holdfast.core.run import RunFailed, RunInterrupted, Status
-from holdfast.core.session import OnStart
+from holdfast.core.run.run import RunCompleted, RunFailed, RunInterrupted, RunPhase
+from holdfast.core.session.session import OnStart
 from holdfast.core.types import Fact, RunId, SessionId
 from holdfast.engine.service import Service
 from holdfast.models.model import Model
@@ -70,13 +70,31 @@ async def test_what_was_left_aside_goes_on_when_it_is_followed(
 ) -> None:
     run_id, model = await cut(tmp_path), Told()
     async with passing(tmp_path, model) as service, anyio.create_task_group() as reading:
-        assert (await service.run(ME, run_id)).status is Status.RUNNING, "as it was found"
+        assert (await service.run(ME, run_id)).status is RunPhase.RUNNING, "as it was found"
         if whole_session:
             await seen(service, RunInterrupted)
         else:
             reading.start_soon(follow, service, run_id)
         (await model.asked(1)).answer("back again")
-        assert (await finished(service, run_id)).status is Status.COMPLETED
+        assert (await finished(service, run_id)).status is RunPhase.COMPLETED
+
+
+@pytest.mark.parametrize("whole_session", [True, False])
+async def test_who_follows_before_the_service_has_started_is_not_forgotten(
+    tmp_path: Path, *, whole_session: bool
+) -> None:
+    run_id, model = await cut(tmp_path), Told()
+    async with journaled(tmp_path) as journal, anyio.create_task_group() as tasks:
+        service = Service(parts(tmp_path, journal, model), tasks)
+        if whole_session:
+            tasks.start_soon(seen, service, RunCompleted)
+        else:
+            tasks.start_soon(follow, service, run_id)
+        await anyio.wait_all_tasks_blocked()
+        await service.start(only=frozenset())  # its doors are open before that
+        (await model.asked(1)).answer("back again")
+        assert (await finished(service, run_id)).status is RunPhase.COMPLETED
+        tasks.cancel_scope.cancel()
 
 
 async def test_whoever_leaves_while_it_is_fetched_back_leaves_nothing_undone(
@@ -92,7 +110,7 @@ async def test_whoever_leaves_while_it_is_fetched_back_leaves_nothing_undone(
                 reading.cancel_scope.cancel()
         await seen(service, RunInterrupted)
         (await model.asked(1)).answer("back again")
-        assert (await finished(service, run_id)).status is Status.COMPLETED
+        assert (await finished(service, run_id)).status is RunPhase.COMPLETED
 
 
 @pytest.mark.promise("BACK-09")
@@ -102,8 +120,8 @@ async def test_what_is_to_wait_for_words_waits_for_them_though_it_is_watched(
     run_id, model = await cut(tmp_path), Told()
     async with passing(tmp_path, model, OnStart.WAIT) as service:
         await seen(service, RunInterrupted)
-        assert (await service.run(ME, run_id)).status is Status.INTERRUPTED
+        assert (await service.run(ME, run_id)).status is RunPhase.INTERRUPTED
         assert model.requests == []
         await service.send(Submit(ME, "go on", HERE, mode=Mode.STEER))
         (await model.asked(1)).answer("gone on")
-        assert (await finished(service, run_id)).status is Status.COMPLETED
+        assert (await finished(service, run_id)).status is RunPhase.COMPLETED

@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.run import Status
-from holdfast.core.session import OnStart
-from holdfast.core.suspects import HOLD_S
+from holdfast.core.run.quarantine import HOLD_S
+from holdfast.core.run.run import RunPhase
+from holdfast.core.session.session import OnStart
 from holdfast.core.types import RunId
 from holdfast.engine.service import Service
 from tests.engine.workshop import ME, Asked, Told, finished, serving, stop, submit, turn
@@ -67,7 +67,7 @@ async def test_of_two_one_goes_on_and_the_other_follows_when_it_has_ended(tmp_pa
         assert {_words(first), _words(second)} == {"one", "two"}
         second.answer("done")
         for run_id in crashes.runs:
-            assert (await finished(service, run_id)).status is Status.COMPLETED
+            assert (await finished(service, run_id)).status is RunPhase.COMPLETED
         await nothing_is_held(service)
 
 
@@ -84,9 +84,9 @@ async def test_the_operator_ends_it_and_earlier_cuts_count_no_more(tmp_path: Pat
     crashes = Crashes(tmp_path)
     async with crashes.back() as service:
         await crashes.model.asked(7)
-        assert await service.keeper.release(ME) == 1
+        assert await service.session_admin.release(ME) == 1
         await crashes.model.asked(8)
-        assert await service.keeper.release(ME) == 0
+        assert await service.session_admin.release(ME) == 0
     for asked in (10, 12):  # it takes three crashes again
         async with serving(tmp_path, crashes.model, clock=crashes.clock) as service:
             await crashes.model.asked(asked)
@@ -99,7 +99,7 @@ async def test_a_held_run_can_be_stopped(tmp_path: Path) -> None:
         at_work = _words(await crashes.model.asked(7))
         held = crashes.runs[("two", "one").index(at_work)]
         await stop(service, held)
-        assert (await finished(service, held)).status is Status.CANCELLED
+        assert (await finished(service, held)).status is RunPhase.CANCELLED
         await crashes.pass_by(1.0)
         await nothing_is_held(service)
 
@@ -108,8 +108,8 @@ async def test_where_runs_wait_for_their_users_so_do_those_that_were_held(tmp_pa
     crashes = Crashes(tmp_path)
     async with crashes.back(OnStart.WAIT) as service:
         assert service.health().held.startswith("1 of the runs")
-        assert await service.keeper.release(ME) == 1
+        assert await service.session_admin.release(ME) == 1
         for run_id in crashes.runs:
-            assert (await service.run(ME, run_id)).status is Status.INTERRUPTED
+            assert (await service.run(ME, run_id)).status is RunPhase.INTERRUPTED
         await submit(service, "go on", "one")
         await crashes.model.asked(7)

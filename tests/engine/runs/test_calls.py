@@ -9,14 +9,14 @@ import anyio
 import msgspec
 import pytest
 
-from holdfast.core.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
 from holdfast.core.events import Record
 from holdfast.core.messages import Proposal, ToolResult
-from holdfast.core.run import RunCompleted, Status
-from holdfast.engine.calls import PREVIEW, RESULT
+from holdfast.core.run.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
+from holdfast.core.run.run import RunCompleted, RunPhase
+from holdfast.engine.runs.calls import PREVIEW, RESULT
 from holdfast.errors import ToolFailed
 from holdfast.tools import tool as tools
-from holdfast.tools.tool import Context, Done, Effect, Failed, Park, Tool, free
+from holdfast.tools.tool import Context, Done, Effect, Park, Tool, ToolFailure, free
 from tests.engine.workshop import (
     ME,
     PATIENCE_S,
@@ -181,8 +181,8 @@ async def test_a_tool_that_does_not_exist_is_said_to_the_model_with_those_that_d
     assert "no tool called 'hug'" in fact.text and "greet" in fact.text
 
 
-async def fail(context: Context, asked: Name) -> Failed:
-    return Failed("the door is locked")
+async def fail(context: Context, asked: Name) -> ToolFailure:
+    return ToolFailure("the door is locked")
 
 
 async def refuse(context: Context, asked: Name) -> Done:
@@ -284,11 +284,11 @@ async def test_a_call_that_parks_holds_no_place_and_its_run_can_be_stopped(tmp_p
         run_id = await submit(service, "go")
         (await model.asked(1)).answer("", call("park"))
         await reach(service, run_id, CallParked)
-        assert (await service.run(ME, run_id)).status is Status.WAITING
+        assert (await service.run(ME, run_id)).status is RunPhase.WAITING
         await anyio.wait_all_tasks_blocked()
         assert (service.health().running, service.health().waiting) == (0, 1)
         await stop(service, run_id)
         records = await follow(service, run_id)
         assert [f.outcome for f in settled(records)] == [Outcome.ABORTED]
-        assert (await service.run(ME, run_id)).status is Status.CANCELLED
+        assert (await service.run(ME, run_id)).status is RunPhase.CANCELLED
     assert len(model.requests) == 1

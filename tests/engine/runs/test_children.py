@@ -7,20 +7,21 @@ import anyio
 import msgspec
 import pytest
 
-from holdfast.core import delegation
-from holdfast.core.call import CallParked, CallSettled, CallStarted, Outcome
-from holdfast.core.child import ChildBegun, ChildEnded
 from holdfast.core.events import TERMINAL, Record
-from holdfast.core.intents import Capabilities, Principal, Submit
-from holdfast.core.limits import Limits
+from holdfast.core.intents import DoorCapabilities, Principal, Submit
+from holdfast.core.material import fenced
 from holdfast.core.messages import Assistant, Proposal, ToolResult, User
-from holdfast.core.run import ModelAnswered, RunCancelled, RunCompleted, RunQueued, StopAsked
-from holdfast.core.session import OnStart
+from holdfast.core.run.call import CallParked, CallSettled, CallStarted, Outcome
+from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.run.limits import Limits
+from holdfast.core.run.run import ModelAnswered, RunCancelled, RunCompleted, RunQueued, StopAsked
+from holdfast.core.session import delegation
+from holdfast.core.session.session import OnStart
 from holdfast.core.types import CallId, Fact, RunId, SessionId, SessionKey, Usage
 from holdfast.engine.service import Service
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused, Rejected
-from holdfast.journal.sqlite import SqliteJournal
+from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.models.model import Answer, Piece, Request
 from holdfast.tools import delegate
 from tests.engine.workshop import (
@@ -46,7 +47,7 @@ from tests.fakes.clock import ManualClock
 pytestmark = pytest.mark.anyio
 
 NETWORK = Principal(
-    ME.owner, Capabilities(platform="api_server", answerable=True, late=False), ME.roles
+    ME.owner, DoorCapabilities(platform="api_server", answerable=True, late=False), ME.roles
 )
 SESSION = SessionId("s")
 KEY = SessionKey(ME.owner, SESSION)
@@ -58,7 +59,7 @@ def task(text: str, call_id: str = "c1", **more: object) -> Proposal:
 
 
 def child_of(run_id: RunId, number: int = 1, call_id: str = "c1") -> RunId:
-    return delegation.name(run_id, number, CallId(call_id))
+    return delegation.child_id(run_id, number, CallId(call_id))
 
 
 def results(asked: Asked) -> list[str]:
@@ -196,7 +197,7 @@ async def test_a_child_that_fails_or_is_stopped_by_itself_resolves_its_call(tmp_
             m.call_id: m.text for m in last.messages if isinstance(m, ToolResult)
         }
         assert told["c1"] == "The task failed: no such model"
-        assert "was stopped before it was done: enough" in told["c2"]
+        assert f"{delegation.STOPPED_TEXT}: enough" in told["c2"]
         settled = [
             r.fact.outcome
             for r in await session_facts(service, (CallSettled,), 2)
@@ -221,12 +222,12 @@ async def test_a_childs_child_may_not_delegate_and_no_run_has_more_than_eight(
             if isinstance(r.fact, CallSettled)
         ]
         assert [f.call_id for f in refused] == ["c8"]
-        assert "8 tasks" in refused[0].text
+        assert refused[0].text == delegation.TOO_MANY
         children[0].answer("", task("deeper"))
         grandchild = await model.asked(10)
         grandchild.answer("", task("deepest"))
         told = await model.asked(11)
-        assert "do this one yourself" in results(told)[-1]
+        assert delegation.TOO_DEEP in results(told)[-1]
 
 
 @pytest.mark.promise("LATE-07")
@@ -247,7 +248,9 @@ async def test_in_the_background_there_is_a_handle_and_the_end_is_a_new_input(
         its.answer("a thought")
         told = await model.asked(4)
         words = told.messages[-1].text
-        assert words == f'[Task {child_of(run_id)} "thought" has ended: completed]\na thought'
+        child = child_of(run_id)
+        material = fenced(f"task {child} thought", "a thought")
+        assert words == f"[Task {child} has ended: completed]\n{material}"
         told.answer("good")
         (record,) = await session_facts(service, (ChildEnded,), 1)
         assert isinstance(record.fact, ChildEnded) and record.fact.run_id is None
@@ -267,8 +270,7 @@ async def test_where_nothing_can_come_late_it_is_waited_for_and_the_result_says_
         (await model.asked(2)).answer("a thought")
         told = await model.asked(3)
         (result,) = results(told)
-        assert result.startswith("[Note: background is not possible here")
-        assert "(api_server)" in result and result.endswith("\n\na thought")
+        assert result == f"[Note: {delegate.NO_BACKGROUND.format('api_server')}]\n\na thought"
         told.answer("done")
         await finished(service, run_id)
         queued = await session_facts(service, (RunQueued,), 1)
@@ -290,7 +292,7 @@ async def test_the_end_of_a_background_task_is_told_after_a_restart_and_once(
     async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
         (await model.asked(1)).answer("a thought")  # the child goes on
         told = await model.asked(2)
-        assert told.messages[-1].text.endswith("a thought")
+        assert told.messages[-1].text.count("\na thought\n[end of material ") == 1
         told.answer("good")
         await session_facts(service, TERMINAL, 2)
     model = Told()
@@ -349,7 +351,7 @@ async def write(place: Path, key: SessionKey, *facts: Fact) -> None:
     """Write them down and do nothing more, like a process that is killed right after."""
     async with journaled(place) as journal:
         sessions = Sessions(journal, ManualClock())
-        async with sessions.hold(key) as held:
+        async with sessions.load(key) as held:
             assert held is not None
             await sessions.append(held, *facts).wait()
 
@@ -401,13 +403,13 @@ async def test_a_child_whose_end_was_not_told_yet_is_told_of_at_the_next_start(
             next(a for a in both if a.messages[0] == User("go")).answer("begun")
             await finished(service, run_id)  # its session is idle
     child = child_of(run_id)
-    await write(tmp_path, delegation.session_of(KEY, child), *_end(child))
+    await write(tmp_path, delegation.child_session(KEY, child), *_end(child))
     for _ in range(2):
         model = Told()
         async with serving(tmp_path, model, tools=delegate.TOOLS):
             asked = await model.asked(1)
             said = [m.text for m in asked.messages if not isinstance(m, Assistant)]
-            assert sum(text.endswith("a thought") for text in said) == 1
+            assert sum(f"\n{text}\n".count("\na thought\n") for text in said) == 1
 
 
 async def test_where_cut_work_waits_for_the_users_next_words_so_does_a_child(
@@ -463,6 +465,32 @@ async def test_a_process_that_will_not_stay_takes_up_children_when_they_are_need
             told.answer("well")
             number += 1
             told = await model.asked(number + 1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_follows_before_the_start_has_the_children_of_the_session_taken_up(
+    tmp_path: Path,
+) -> None:
+    model = Told()
+    async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
+        run_id = await submit(service, "go", SESSION)
+        (await model.asked(1)).answer("", task("think", background=True))
+        both = [await model.asked(n) for n in (2, 3)]
+        next(a for a in both if a.messages[0] == User("go")).answer("begun")
+        await finished(service, run_id)
+    model = Told()
+
+    async def watch() -> None:
+        async with service.follow_session(ME, SESSION, 0) as batches:
+            async for _ in batches:
+                pass
+
+    async with journaled(tmp_path) as journal, anyio.create_task_group() as tasks:
+        service = Service(parts(tmp_path, journal, model, delegate.TOOLS), tasks)
+        tasks.start_soon(watch)
+        await anyio.wait_all_tasks_blocked()
+        await service.start(frozenset())
+        assert (await model.asked(1)).messages[0].text.endswith("think")
         tasks.cancel_scope.cancel()
 
 

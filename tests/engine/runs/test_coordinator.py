@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from holdfast.core.types import Owner, RunId, SessionId, SessionKey
-from holdfast.engine.coordinator import LET_GO_S, Coordinator, Drive
+from holdfast.engine.runs.coordinator import LET_GO_S, Coordinator, Drive
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict
 from tests.engine.loop import VirtualLoop

@@ -7,15 +7,15 @@ import anyio
 import msgspec
 import pytest
 
-from holdfast.core import process
-from holdfast.core.call import OnCrash
 from holdfast.core.events import Record
-from holdfast.core.intents import Capabilities, Principal, Submit
+from holdfast.core.intents import DoorCapabilities, Principal, Submit
 from holdfast.core.messages import User
-from holdfast.core.process import Cause, ProcessEnded, ProcessStarted
-from holdfast.core.run import Cause as Cut
+from holdfast.core.run import process
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessStarted
+from holdfast.core.run.run import CutCause as Cut
 from holdfast.core.types import CallId, Fact, ProcessId, SessionId, SessionKey
-from holdfast.engine.processes import TIDY_EVERY_S, WATCH_AGAIN_S
+from holdfast.engine.runs.processes import TIDY_EVERY_S, WATCH_AGAIN_S
 from holdfast.engine.service import Service
 from holdfast.tools.tool import Background, Context, Done, Effect, Outcome, Tool, free
 from tests.engine.workshop import ME, PATIENCE_S, Told, call, finished, serving, submit
@@ -25,7 +25,7 @@ from tests.fakes.hands import IdleHands
 pytestmark = pytest.mark.anyio
 
 NETWORK = Principal(
-    ME.owner, Capabilities(platform="api_server", answerable=True, late=False), ME.roles
+    ME.owner, DoorCapabilities(platform="api_server", answerable=True, late=False), ME.roles
 )
 SESSION = SessionId("s")
 KEY = SessionKey(ME.owner, SESSION)
@@ -38,7 +38,7 @@ class Begin(msgspec.Struct):
 async def begin(context: Context, asked: Begin) -> Outcome:
     found = process.notice(context.origin, notify=True, watch=asked.watch)
     begun = Background(
-        process.name(context.run_id, context.turn, context.call_id),
+        process.id_for(context.run_id, context.turn, context.call_id),
         "make",
         found.notify,
         found.watch,
@@ -71,7 +71,7 @@ async def begun(
     (await model.asked(1)).answer("", call("begin", arguments))
     (await model.asked(2)).answer("it runs")
     await finished(service, run_id)
-    return process.name(run_id, 1, CallId("c1"))
+    return process.id_for(run_id, 1, CallId("c1"))
 
 
 @pytest.mark.promise("LATE-05")
@@ -117,7 +117,7 @@ async def test_a_request_that_asks_for_late_events_is_told_late(tmp_path: Path) 
         (await model.asked(1)).answer("", call("begin"))
         (await model.asked(2)).answer("it runs")
         await finished(service, run_id)
-        hands.end(process.name(run_id, 1, CallId("c1")))
+        hands.end(process.id_for(run_id, 1, CallId("c1")))
         assert "has ended" in (await model.asked(3)).messages[-1].text
 
 
@@ -131,7 +131,7 @@ async def test_one_that_died_with_the_gateway_is_told_at_the_next_start(tmp_path
         assert (started.process_id, started.origin.platform) == (process_id, "cli")
     model, hands = Told(), IdleHands()
     hands.traces = [(KEY, process_id)]
-    hands.end(process_id, cause=Cause.RESTART)
+    hands.end(process_id, cause=ProcessEnd.RESTART)
     async with serving(tmp_path, model, tools=[BEGIN], hands=hands) as service:
         told = (await model.asked(1)).messages[-1]
         assert "killed by the restart" in told.text
@@ -182,11 +182,11 @@ async def test_what_a_shutdown_kills_is_recorded_as_killed_by_the_restart(tmp_pa
     async with serving(tmp_path, model, tools=[BEGIN], hands=hands) as service:
         process_id = await begun(service, model)
         await service.stop(0, Cut.SHUTDOWN)
-        hands.end(process_id, cause=Cause.KILLED)
+        hands.end(process_id, cause=ProcessEnd.KILLED)
         await service.end()
         record = await session_fact(service, ProcessEnded)
         assert isinstance(record.fact, ProcessEnded)
-        assert record.fact.cause is Cause.RESTART
+        assert record.fact.cause is ProcessEnd.RESTART
     model = Told()
     async with serving(tmp_path, model, tools=[BEGIN], hands=IdleHands()):
         assert "killed by the restart" in (await model.asked(1)).messages[-1].text

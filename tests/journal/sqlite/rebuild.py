@@ -1,77 +1,36 @@
-"""Projections: rows that say what the events amount to, so that nobody folds to find a run.
-
-They are committed with the facts they are made of, and say nothing that the events do not:
-`rebuild` makes them anew. Only what was forgotten on purpose comes back with it, until it
-is pruned again, and a session's `floor`, which no event knows, is left as it is.
-
-So is a channel's cursor, if there is one: it may go down, and which of two streams moved it
-last only their clocks could tell. By these it is found if it is lost, and so is the order
-of the outbox. Within a stream its numbers decide, whatever the clock said.
-"""
+"""Derive the projections of a journal from its events alone, to compare with those it keeps."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
+from holdfast.core.approval.approval import ApprovalRequested
 from holdfast.core.events import Record, run_of
-from holdfast.core.inbox import Idempotency, InputAdmitted
-from holdfast.core.run import Run
-from holdfast.core.session import Session, SessionOpened, evolve
-from holdfast.core.types import Fact, Owner, RunId, SessionId, SessionKey
-from holdfast.journal import chats, codec, listing
+from holdfast.core.inbox import InputAdmitted
+from holdfast.core.session.session import Session, SessionOpened, evolve
+from holdfast.core.types import Owner, RunId, SessionId, SessionKey
+from holdfast.journal import codec
+from holdfast.journal.batch import Row
 from holdfast.journal.blobs import Blobs
-from holdfast.journal.listing import Listing
-from holdfast.journal.migrate import migrate
+from holdfast.journal.sqlite import approvals, outbox, projections
+from holdfast.journal.sqlite.migrate import migrate
+from holdfast.journal.sqlite.projections import Listing, key_row, run_row
 
-Row = tuple[Any, ...]
-_Chatted = tuple[float, list[chats.Change]]  # when, and what of it
-
-
-def run_row(run: Run, owner: Owner, stream: int, first: int, ended: int | None) -> Row:
-    """A run in `runs`, between the numbers of its first record and of its last."""
-    return (
-        run.id, owner, stream, first, ended, run.status, bool(run.stop_reason),
-        run.created_at, run.updated_at, run.model, run.last_event, 0,
-    )  # fmt: skip
-
-
-def session_row(opened: SessionOpened, owner: Owner, stream: int, shown: Listing) -> Row:
-    """A session in `sessions`, with what its first facts say to whoever lists it."""
-    where = (opened.session_id, opened.workspace, opened.platform)
-    return (stream, owner, *where, shown.created_at, 0, *shown.columns())
-
-
-def key_row(asked: Idempotency, owner: Owner, run_id: RunId, at: float) -> Row:
-    """A request's name in `request_keys`."""
-    return (owner, asked.route, asked.key, asked.fingerprint, run_id, at)
-
-
-def first_of(run_id: RunId, facts: Sequence[Fact], number: int) -> int:
-    """The number of the run's first fact among `facts`, which are numbered from `number`."""
-    for fact in facts:
-        if run_of(fact) == run_id:
-            break
-        number += 1
-    return number
+_Chatted = tuple[float, list[outbox.Change]]  # when, and what of it
 
 
 def rebuild(path: Path) -> int:
-    """Make the projections of the journal at `path` anew; of how many runs.
-
-    All of them or, if it fails, none. Blocks; only for the owner of the home, and not while
-    the journal is open: there is never a second writer.
-    """
+    """Replace the projections of the closed journal at `path`; return the number of runs."""
     blobs = Blobs(path.parent)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        migrate(connection, "sqlite")
+        migrate(connection, blobs)
         connection.execute("BEGIN IMMEDIATE")  # and closing without COMMIT rolls back
         floors = connection.execute("SELECT floor, stream FROM sessions").fetchall()
         cursors = connection.execute("SELECT channel, cursor FROM cursors").fetchall()
-        for table in ("sessions", "runs", "request_keys", "taken", "outbox"):
+        for table in ("sessions", "runs", "request_keys", "approvals", "taken", "said", "outbox"):
             connection.execute(f"DELETE FROM {table}")
         events = connection.execute(
             "SELECT stream, seq, owner, at, version, data, blob FROM events ORDER BY stream, seq"
@@ -80,17 +39,18 @@ def rebuild(path: Path) -> int:
         chatted: list[_Chatted] = []
         count = 0
         for stream, rows in groupby(events, itemgetter(0)):
-            session, runs, asked, chat = _fold(stream, rows, blobs)
+            session, runs, waiting, names, chat = _fold(stream, rows, blobs)
             _insert(connection, "sessions", session)
             _insert(connection, "runs", runs)
-            named += asked
+            _insert(connection, "approvals", waiting)
+            named += names
             chatted += chat
             count += len(runs)
         named.sort(key=itemgetter(-1))  # of a name that was used twice the later one counts
         _insert(connection, "request_keys", named)
         chatted.sort(key=itemgetter(0))
         for _, changes in chatted:
-            chats.apply(connection, changes)
+            outbox.apply(connection, changes)
         _insert(connection, "cursors", cursors)
         connection.executemany("UPDATE sessions SET floor = ? WHERE stream = ?", floors)
         connection.execute("COMMIT")
@@ -99,12 +59,13 @@ def rebuild(path: Path) -> int:
 
 def _fold(
     stream: int, events: Iterable[Row], blobs: Blobs
-) -> tuple[list[Row], list[Row], list[Row], list[_Chatted]]:
-    """What one stream's events amount to: its session, runs, requests, and changes of chats."""
+) -> tuple[list[Row], list[Row], list[Row], list[Row], list[_Chatted]]:
+    """What one stream amounts to: its session, runs, approvals, requests, changes of chats."""
     opened: list[tuple[SessionOpened, Owner]] = []
     shown = Listing()
     runs: dict[RunId, Row] = {}
     named: list[Row] = []
+    asked: list[Row] = []
     chatted: list[_Chatted] = []
     latest = 0.0
     first: dict[RunId, int] = {}
@@ -112,15 +73,17 @@ def _fold(
     for _, seq, owner, at, version, data, blob in events:
         fact = codec.decode(data if blob is None else blobs.get(blob), version)
         session = evolve(session, fact, at)
-        if type(fact) in listing.CHANGING:
+        if type(fact) in projections.CHANGING:
             shown.add(fact, at)
         if isinstance(fact, SessionOpened):
             opened.append((fact, owner))
         elif isinstance(fact, InputAdmitted) and fact.idempotency is not None:
             named.append(key_row(fact.idempotency, owner, fact.run_id, at))
+        elif isinstance(fact, ApprovalRequested):
+            asked.append(approvals.row(Record(stream, seq, at, fact), owner))
         latest = max(latest, at)
-        if type(fact) in chats.CHANGING:
-            changes = list(chats.changes(Record(stream, seq, at, fact), owner))
+        if type(fact) in outbox.CHANGING:
+            changes = list(outbox.changes(Record(stream, seq, at, fact), owner))
             chatted += [(latest, changes)] if changes else []
         if (run_id := run_of(fact)) is None:
             continue
@@ -129,8 +92,9 @@ def _fold(
             runs[run_id] = run_row(run, owner, stream, first[run_id], None)
         elif (run := session.ended) is not None and run.id == run_id:
             runs[run_id] = run_row(run, owner, stream, first[run_id], seq)
-    sessions = [session_row(fact, whose, stream, shown) for fact, whose in opened]
-    return sessions, list(runs.values()), named, chatted
+    sessions = [shown.row(fact, whose, stream) for fact, whose in opened]
+    waiting = approvals.still_pending(asked, session.approvals)
+    return sessions, list(runs.values()), waiting, named, chatted
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: list[Row]) -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.chats import UpdateTaken
+from holdfast.core.chat.chats import UpdateTaken
 from holdfast.core.events import MessageDelta
 from holdfast.core.intents import RequestKey, Steer, Submit
 from holdfast.core.messages import User
-from holdfast.core.run import Cause, Status
-from holdfast.core.session import SessionSeeded, SessionSuspended, SessionTitled
+from holdfast.core.run.run import CutCause, RunPhase
+from holdfast.core.session.session import SessionSeeded, SessionSuspended, SessionTitled
 from holdfast.core.types import RunId, SessionId, SessionKey
 from holdfast.errors import IllegalTransition, Rejected
-from holdfast.journal.projections import rebuild
 from tests.engine.workshop import (
     ME,
     Told,
@@ -37,6 +36,7 @@ from tests.journal.conformance_chats import (
     names,
     said,
 )
+from tests.journal.sqlite.rebuild import rebuild
 
 pytestmark = pytest.mark.anyio
 
@@ -45,8 +45,10 @@ TABLES = {
     "updated_at, model, last_event",
     "sessions": "*",
     "request_keys": "*",
+    "approvals": "*",
     "cursors": "*",
     "taken": "*",
+    "said": "*",
     "outbox": "*",
 }
 
@@ -69,7 +71,7 @@ def execute(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
-async def live_through_much(directory: Path) -> dict[RunId, Status]:
+async def live_through_much(directory: Path) -> dict[RunId, RunPhase]:
     """A journal with a run of every kind; how each of them stands at the end."""
     model, clock = Told(), ManualClock()
     async with serving(directory, model, clock=clock) as service:
@@ -105,19 +107,19 @@ async def live_through_much(directory: Path) -> dict[RunId, Status]:
         (await model.asked(7)).say("half a")
         await reach(service, cut, MessageDelta)
         waiting = await submit(service, "wait", "t")
-        await service.stop(0, Cause.SHUTDOWN)
+        await service.stop(0, CutCause.SHUTDOWN)
     return {
-        plain.run_id: Status.COMPLETED,
-        failed: Status.FAILED,
-        stopped: Status.CANCELLED,
-        never: Status.CANCELLED,
-        steered: Status.COMPLETED,
-        cut: Status.INTERRUPTED,
-        waiting: Status.QUEUED,
+        plain.run_id: RunPhase.COMPLETED,
+        failed: RunPhase.FAILED,
+        stopped: RunPhase.CANCELLED,
+        never: RunPhase.CANCELLED,
+        steered: RunPhase.COMPLETED,
+        cut: RunPhase.INTERRUPTED,
+        waiting: RunPhase.QUEUED,
     }
 
 
-async def test_projections_made_anew_are_what_they_were(tmp_path: Path) -> None:
+async def test_rebuilt_projections_equal_the_originals(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     runs = await live_through_much(tmp_path)
     before = projections(path)
@@ -133,7 +135,7 @@ async def test_projections_made_anew_are_what_they_were(tmp_path: Path) -> None:
     assert projections(path) == before
 
 
-async def test_what_a_list_shows_is_made_anew_as_it_was(tmp_path: Path) -> None:
+async def test_rebuilt_listings_equal_the_originals(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     async with journaled(tmp_path) as journal:
         old = Scribe(journal, SessionKey(ME.owner, SessionId("old")))
@@ -151,7 +153,7 @@ async def test_what_a_list_shows_is_made_anew_as_it_was(tmp_path: Path) -> None:
         assert (row.created_at, row.updated_at, row.changed_at) == (0.25, 0.5, 3.0)
 
 
-async def test_sessions_of_which_nothing_was_said_are_filled_in_but_for_what_is_damaged(
+async def test_old_sessions_get_their_listing_columns_except_damaged_facts(
     tmp_path: Path,
 ) -> None:
     await live_through_much(tmp_path)
@@ -174,7 +176,7 @@ async def test_sessions_of_which_nothing_was_said_are_filled_in_but_for_what_is_
     assert all(row.updated_at >= row.created_at and row.model for row in listed)
 
 
-async def test_a_journal_goes_on_after_its_projections_were_made_anew(tmp_path: Path) -> None:
+async def test_a_journal_works_after_a_rebuild(tmp_path: Path) -> None:
     runs = await live_through_much(tmp_path)
     path = tmp_path / "journal.db"
     execute(path, *(f"DELETE FROM {table}" for table in TABLES))
@@ -182,9 +184,9 @@ async def test_a_journal_goes_on_after_its_projections_were_made_anew(tmp_path: 
     model = Told()
     async with serving(tmp_path, model) as service:
         for number, (run_id, status) in enumerate(list(runs.items())[-2:], start=1):
-            assert status in (Status.INTERRUPTED, Status.QUEUED)
+            assert status in (RunPhase.INTERRUPTED, RunPhase.QUEUED)
             (await model.asked(number)).answer("done")
-            assert (await finished(service, run_id)).status is Status.COMPLETED
+            assert (await finished(service, run_id)).status is RunPhase.COMPLETED
         again = Submit(ME, "x" * 100_000, request_key=RequestKey("runs", "k", "f"))
         assert (await service.send(again)).run_id == next(iter(runs))
         assert len(await service.messages(ME, SessionId("t"))) == 4
@@ -209,7 +211,7 @@ async def test_events_that_cannot_be_leave_the_projections_as_they_are(tmp_path:
     assert projections(path) == before
 
 
-async def test_an_empty_journal_has_nothing_to_make_anew(tmp_path: Path) -> None:
+async def test_an_empty_journal_can_be_rebuilt(tmp_path: Path) -> None:
     async with journaled(tmp_path):
         pass
     assert await anyio.to_thread.run_sync(rebuild, tmp_path / "journal.db") == 0
@@ -227,7 +229,7 @@ async def chat(directory: Path) -> list[str]:
         return names(await journal.undelivered())
 
 
-async def test_what_is_kept_of_chats_is_made_anew_as_it_was(tmp_path: Path) -> None:
+async def test_rebuilt_chat_tables_equal_the_originals(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     order = await chat(tmp_path)
     before = projections(path)
@@ -240,7 +242,7 @@ async def test_what_is_kept_of_chats_is_made_anew_as_it_was(tmp_path: Path) -> N
         assert names(await journal.undelivered()) == order == ["d1", "d2", "d3"]
 
 
-async def test_whatever_became_of_messages_is_made_anew_as_it_was(tmp_path: Path) -> None:
+async def test_rebuilt_deliveries_equal_the_originals(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     async with journaled(tmp_path) as journal:
         assert len(await live_randomly(journal, 7)) == 40

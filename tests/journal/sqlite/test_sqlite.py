@@ -10,16 +10,18 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
-from holdfast.core import run as machine
 from holdfast.core.events import MessageDelta, Record
-from holdfast.core.run import RunResumed, RunStarted
+from holdfast.core.run import run as machine
+from holdfast.core.run.run import RunResumed, RunStarted
 from holdfast.errors import JournalUnavailable, Misconfigured
 from holdfast.journal.batch import Batch
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
-from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.sqlite_writer import Ballast, SqliteWriter, connect
+from holdfast.journal.sqlite.journal import SqliteJournal
+from holdfast.journal.sqlite.writer import Ballast, SqliteWriter, connect
+from tests.fakes.clock import FIRST_BOOT
 from tests.journal.conformance import (
     KEY,
     RUN,
@@ -31,6 +33,7 @@ from tests.journal.conformance import (
     opened,
     queued,
 )
+from tests.journal.conformance_approvals import ApprovalSuite
 from tests.journal.conformance_chats import ChatSuite, message
 from tests.journal.conformance_sessions import SessionSuite
 
@@ -49,7 +52,7 @@ async def opened_journal(
     journal = await SqliteJournal.open(
         directory / "journal.db",
         Blobs(directory),
-        boot_id=boot_id,
+        now=replace(FIRST_BOOT, boot_id=boot_id),
         low_water=low_water,
         ballast=ballast,
         max_pages=max_pages,
@@ -83,6 +86,10 @@ class _Sqlite:
 
 
 class TestSqlite(_Sqlite, JournalSuite):
+    pass
+
+
+class TestSqliteApprovals(_Sqlite, ApprovalSuite):
     pass
 
 
@@ -141,14 +148,14 @@ async def test_the_ballast_is_given_up_so_that_what_was_accepted_can_be_finished
     assert (tmp_path / "ballast").stat().st_size == 100_000
 
 
-async def test_a_disk_that_is_nearly_full_is_said_so_in_plain_words(tmp_path: Path) -> None:
+async def test_a_nearly_full_disk_is_reported_with_its_free_space(tmp_path: Path) -> None:
     async with opened_journal(tmp_path, low_water=2**60) as journal:
         assert "nearly full" in journal.state()
     async with opened_journal(tmp_path) as journal:
         assert journal.state() == "ok"
 
 
-async def test_a_file_that_is_no_journal_breaks_the_store_and_says_so(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_journal_is_reported(tmp_path: Path) -> None:
     async with opened_journal(tmp_path) as journal:
         with closing(sqlite3.connect(tmp_path / "journal.db")) as connection:
             connection.execute("DROP TABLE runs")
@@ -165,7 +172,7 @@ async def test_a_file_that_is_no_journal_breaks_the_store_and_says_so(tmp_path: 
 
 
 @pytest.mark.parametrize("nonsense", ["\udce9", object()])
-async def test_a_fact_that_has_no_written_form_is_the_error_of_who_says_it_and_nobody_elses(
+async def test_a_fact_that_cannot_be_encoded_fails_only_its_own_append(
     tmp_path: Path, nonsense: Any
 ) -> None:
     async with opened_journal(tmp_path) as journal:
@@ -182,7 +189,7 @@ async def test_a_fact_that_has_no_written_form_is_the_error_of_who_says_it_and_n
         assert records[2].fact == MessageDelta(run_id=RUN, turn=1, text="ab")
 
 
-async def test_streamed_text_that_is_no_unicode_is_mended(tmp_path: Path) -> None:
+async def test_lone_surrogates_in_streamed_text_are_replaced(tmp_path: Path) -> None:
     heard: list[Record] = []
     async with opened_journal(tmp_path) as journal:
         row = await accept(journal)
@@ -194,7 +201,7 @@ async def test_streamed_text_that_is_no_unicode_is_mended(tmp_path: Path) -> Non
         assert (await everything(journal, row.stream))[2].fact == mended
 
 
-async def test_where_no_ballast_can_be_laid_there_is_none_and_all_else_goes_on(
+async def test_the_journal_works_without_a_ballast_file(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "ballast").mkdir()
@@ -204,7 +211,7 @@ async def test_where_no_ballast_can_be_laid_there_is_none_and_all_else_goes_on(
             assert journal.state() == "ok"
 
 
-async def test_whatever_goes_wrong_in_the_writer_is_said_and_nobody_waits_for_ever(
+async def test_any_error_in_the_writer_is_reported_and_wakes_all_waiting_tasks(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "journal.db"
@@ -222,7 +229,8 @@ async def test_whatever_goes_wrong_in_the_writer_is_said_and_nobody_waits_for_ev
 
     loop = asyncio.get_running_loop()
     ballast = Ballast(tmp_path / "ballast", 0)
-    writer = SqliteWriter(connect(path, "boot"), Blobs(tmp_path), ballast, loop, note, broke.set)
+    connection, _ = connect(path, FIRST_BOOT, None)
+    writer = SqliteWriter(connection, Blobs(tmp_path), ballast, loop, note, broke.set)
     writer.put(job)
     with anyio.fail_after(10):
         await broke.wait()
@@ -235,7 +243,7 @@ async def test_whatever_goes_wrong_in_the_writer_is_said_and_nobody_waits_for_ev
     writer.finish()
 
 
-async def test_a_listener_that_raises_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_a_failing_listener_leaves_no_task_waiting(tmp_path: Path) -> None:
     heard: list[Record] = []
 
     def stumble(records: Sequence[Record]) -> None:
@@ -261,7 +269,7 @@ async def test_a_journal_of_a_newer_version_is_refused_with_what_to_do(tmp_path:
     assert "HOLDFAST_HOME" in refused.value.hint
 
 
-async def test_nobody_else_can_read_the_file_if_the_umask_says_so(tmp_path: Path) -> None:
+async def test_the_file_is_private_with_a_private_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         async with opened_journal(tmp_path) as journal:

@@ -1,4 +1,4 @@
-"""A command that does not want to die: `nasty.py TOKEN FIFO`.
+"""A command that resists being killed: `nasty.py TOKEN FIFO`.
 
 Seven processes: itself, deaf to TERM and hang-ups; a child in a session of its own; a daemon
 (forked twice); a job of its own group; a shell's nohup, and what that waits for; and a daemon

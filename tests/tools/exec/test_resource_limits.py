@@ -1,4 +1,4 @@
-"""What the hands do where something runs out: descriptors, places in the background, disk."""
+"""Commands when descriptors, background slots or disk space run out."""
 
 import os
 import resource
@@ -13,17 +13,19 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.process import Cause
+from holdfast.core.approval.approval import Level
 from holdfast.core.redaction import Redactor
+from holdfast.core.run.process import ProcessEnd
 from holdfast.core.types import Owner, SessionId, SessionKey
 from holdfast.errors import ToolFailed
-from holdfast.tools import hands, proxy
-from holdfast.tools.sandbox import Level, Sandbox, Unprobed
-from holdfast.tools.terminal import Terminal
+from holdfast.tools.exec import commands
+from holdfast.tools.sandbox import proxy
+from holdfast.tools.sandbox.sandbox import Sandbox, Unprobed
+from holdfast.tools.terminal import TerminalArguments
 from tests.behaviour.hands import until
 from tests.fakes.clock import ManualClock
-from tests.tools.test_hands import desk, fifo
-from tests.tools.test_sandbox import SYSTEM, Place, probe
+from tests.tools.exec.test_commands import desk, fifo
+from tests.tools.sandbox.test_sandbox import SYSTEM, Place, probe
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +47,7 @@ def no_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.fault("F-29")
-async def test_an_end_that_nobody_can_read_now_is_told_as_it_was_once_somebody_can(
+async def test_an_unreadable_end_is_reported_correctly_once_it_can_be_read(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
@@ -54,15 +56,15 @@ async def test_an_end_that_nobody_can_read_now_is_told_as_it_was_once_somebody_c
             found = await it.begin("read words < go; echo $words; exit 7")
             with no_descriptors(), anyio.fail_after(20):
                 os.write(go, b"last words\n")
-                await clock.due_within(hands.AGAIN_S)
-        clock.advance(hands.AGAIN_S)
+                await clock.due_within(commands.AGAIN_S)
+        clock.advance(commands.AGAIN_S)
         with anyio.fail_after(20):
             ended = await it.hands.ended(found)
-        assert (ended.cause, ended.exit_code, ended.tail) == (Cause.EXITED, 7, "last words\n")
+        assert (ended.cause, ended.exit_code, ended.tail) == (ProcessEnd.EXITED, 7, "last words\n")
 
 
 @pytest.mark.fault("F-29")
-async def test_a_killed_shim_that_nobody_can_see_to_now_is_seen_to_later(tmp_path: Path) -> None:
+async def test_a_killed_shim_is_settled_once_descriptors_are_free(tmp_path: Path) -> None:
     clock = ManualClock()
     async with desk(tmp_path, clock=clock) as it:
         found = await it.begin("echo pid $$; exec sleep 1000")
@@ -73,10 +75,10 @@ async def test_a_killed_shim_that_nobody_can_see_to_now_is_seen_to_later(tmp_pat
         with no_descriptors():
             os.kill(shim, 9)
             with anyio.fail_after(20):
-                await clock.due_within(hands.AGAIN_S)
-        clock.advance(hands.AGAIN_S)
+                await clock.due_within(commands.AGAIN_S)
+        clock.advance(commands.AGAIN_S)
         with anyio.fail_after(20):
-            assert (await it.hands.ended(found)).cause is Cause.LOST
+            assert (await it.hands.ended(found)).cause is ProcessEnd.LOST
         assert _stat(pid)[0] in ("", "Z")
 
 
@@ -116,9 +118,9 @@ async def test_lines_are_still_found_after_looks_that_failed(tmp_path: Path) -> 
         async with anyio.create_task_group() as group:
             with no_descriptors():
                 group.start_soon(watch)
-                await clock.due_within(hands.LOOK_S)
+                await clock.due_within(commands.LOOK_S)
             await until(lambda: it.hands.output(found).size)
-            clock.advance(hands.LOOK_S)
+            clock.advance(commands.LOOK_S)
         assert told == ["ready"]
 
 
@@ -156,11 +158,11 @@ async def _accepted(descriptors: int) -> None:
 
 
 @pytest.mark.parametrize("whose", ["one session's", "all sessions'"])
-async def test_only_so_many_processes_are_at_work_in_the_background(
+async def test_the_number_of_background_processes_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
-    assert (hands.IN_SESSION, hands.IN_ALL) == (16, 128)
-    monkeypatch.setattr(hands, "IN_SESSION" if whose == "one session's" else "IN_ALL", 3)
+    assert (commands.IN_SESSION, commands.IN_ALL) == (16, 128)
+    monkeypatch.setattr(commands, "IN_SESSION" if whose == "one session's" else "IN_ALL", 3)
     others = SessionKey(Owner("operator"), SessionId("two"))
     async with desk(tmp_path) as it:
         first, *_ = [await it.begin("sleep 1000", f"call {n}") for n in range(3)]
@@ -171,7 +173,7 @@ async def test_only_so_many_processes_are_at_work_in_the_background(
         assert (await it.result("echo here", "in the foreground"))["output"] == "here\n"
         if whose == "one session's":
             context = replace(it.context("theirs"), session=others)
-            await it.execute(context, Terminal("sleep 1000", background=True))
+            await it.execute(context, TerminalArguments("sleep 1000", background=True))
         await it.hands.kill(first)
         await it.begin("touch started", "after that")
 
@@ -179,7 +181,7 @@ async def test_only_so_many_processes_are_at_work_in_the_background(
 async def test_processes_that_start_at_the_same_time_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hands, "IN_SESSION", 3)
+    monkeypatch.setattr(commands, "IN_SESSION", 3)
     refused: list[str] = []
 
     async with desk(tmp_path) as it:
@@ -203,7 +205,8 @@ FULL = """
 import sys
 from pathlib import Path
 import anyio
-from holdfast.tools.sandbox import Level, Sandbox, Unprobed
+from holdfast.core.approval.approval import Level
+from holdfast.tools.sandbox.sandbox import NOT_TESTED, Sandbox, Unprobed
 
 root, what = Path(sys.argv[1]), sys.argv[2]
 home, user = root / "home", root / "user"
@@ -224,7 +227,7 @@ async def main():
         else:
             print("claimed", posture)
             return
-    assert sandbox.posture.note.endswith("nothing has been tried yet"), sandbox.posture
+    assert sandbox.posture.note == NOT_TESTED, sandbox.posture
     assert not list(user.iterdir())
     for path in root.glob("fill*"):
         path.unlink()
@@ -258,7 +261,7 @@ anyio.run(main)
 @pytest.mark.fault("F-30")
 @pytest.mark.debian("bwrap")
 @pytest.mark.parametrize("what", ["bytes", "inodes"])
-def test_on_a_full_disk_nothing_is_claimed_about_any_rung(tmp_path: Path, what: str) -> None:
+def test_on_a_full_disk_no_sandbox_level_is_reported(tmp_path: Path, what: str) -> None:
     mount = 'mount -t tmpfs -o size=2m,nr_inodes=200 none "$1" && exec "$2" -c "$3" "$1" "$4"'
     if subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs user namespaces (unshare -Urm)")
@@ -274,22 +277,22 @@ def test_on_a_full_disk_nothing_is_claimed_about_any_rung(tmp_path: Path, what: 
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stdout + done.stderr
 
 
-async def test_without_descriptors_nothing_is_claimed_either(tmp_path: Path) -> None:
+async def test_without_descriptors_no_sandbox_level_is_reported(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path / "home", tmp_path, allow_none=False, exec_path=SYSTEM)
     with no_descriptors(), pytest.raises(Unprobed, match="Too many open files"):
         await sandbox.probe()
     assert (await sandbox.probe()).level > Level.L0
 
 
-async def test_a_command_asked_for_before_that_is_known_is_refused_in_words(
+async def test_a_command_before_the_sandbox_test_is_refused_with_a_message(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path, "L1") as it:
         sandbox = Sandbox(tmp_path / "home", tmp_path / "user", allow_none=True)
         (tmp_path / "home" / "canary").write_text("in the way")
-        found = hands.Hands(it.spawner, sandbox, Redactor([]), it.tasks, it.hands.clock)
+        found = commands.Commands(it.spawner, sandbox, Redactor([]), it.tasks, it.hands.clock)
         for _ in range(2):
-            with pytest.raises(ToolFailed, match="could not be tried"):
+            with pytest.raises(Unprobed):
                 await found.posture()
         (tmp_path / "home" / "canary").unlink()
         assert (await found.posture()).level > Level.L0
@@ -300,7 +303,7 @@ async def test_a_command_asked_for_before_that_is_known_is_refused_in_words(
 
 @pytest.mark.debian("bwrap")
 @pytest.mark.parametrize("linked", ["the environment", "the home"])
-def test_an_interpreter_that_is_reached_through_links_does_not_cost_a_rung(
+def test_an_interpreter_behind_links_does_not_lower_the_sandbox_level(
     tmp_path: Path, linked: str
 ) -> None:
     place = Place(tmp_path, [])

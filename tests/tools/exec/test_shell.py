@@ -1,4 +1,4 @@
-"""A line is read as bash would read it, or not at all; and what is hostile never runs unasked."""
+"""A line is parsed as bash would, or not at all; hostile commands never run without approval."""
 
 import os
 import random
@@ -9,24 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.approval import (
-    Ask,
+from holdfast.core.approval.approval import (
+    ApprovalMode,
     Choice,
     Decision,
     Deny,
-    Door,
     ExecutionContext,
     Ground,
     Level,
-    Mode,
-    Principal,
+    MayRun,
+    MustAsk,
     Role,
-    Run,
+    RunDoor,
+    RunPrincipal,
     decide_execution,
 )
-from holdfast.core.execution import BUILTINS, ExecutionRequest, Opaque, Operator, Parsed, Wants
+from holdfast.core.approval.execution import (
+    BUILTINS,
+    ExecutionRequest,
+    Opaque,
+    Operator,
+    Parsed,
+    Seen,
+    Wants,
+)
 from holdfast.core.types import OPERATOR, SessionId, SessionKey
-from holdfast.tools.shell import parse, serialise
+from holdfast.tools.exec.shell import parse, serialise
 from tests.tools.hostile import HARMLESS, HOSTILE
 
 STRINGS = int(os.environ.get("HOLDFAST_FUZZ_STRINGS", "2000"))
@@ -35,8 +43,8 @@ TOGETHER = 40  # texts for one start of bash
 
 USER = frozenset({Role.RUN, Role.APPROVE})
 ADMIN = frozenset(Role)
-TERMINAL = Door("terminal", True, 600.0)
-COMPLETIONS = Door("chat completions", False, 600.0)
+TERMINAL = RunDoor("terminal", True, 600.0)
+COMPLETIONS = RunDoor("chat completions", False, 600.0)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ COMPLETIONS = Door("chat completions", False, 600.0)
         ("'if' A=b", [("if", "A=b")], ""),
     ],
 )
-def test_literal_words_are_read_as_they_stand(
+def test_literal_words_are_parsed_unchanged(
     text: str, commands: list[tuple[str, ...]], operators: str
 ) -> None:
     assert parse(text) == Parsed(tuple(commands), tuple(map(Operator, operators.split())))
@@ -102,7 +110,7 @@ def test_ten_commands_and_four_kibibytes_can_still_be_read() -> None:
     assert isinstance(parse("echo " + "x" * 4091), Parsed)
 
 
-def test_grammar_and_assignments_do_not_come_back_by_serialising() -> None:
+def test_serialised_words_are_never_keywords_or_assignments() -> None:
     for word in ("if", "time", "LD_PRELOAD=x", "!", "{", "~", "a*", "it's", "$(id)", ""):
         text = serialise(Parsed(((word, word),)), {})
         assert text.startswith(("'", '"')) and text.count("'") >= 2, text
@@ -114,9 +122,10 @@ def test_grammar_and_assignments_do_not_come_back_by_serialising() -> None:
 
 
 def request(text: str) -> ExecutionRequest:
-    """`text` as the terminal tool would bring it, with every program where Debian has it."""
+    """`text` as the terminal tool would bring it, every program where Debian has it, no links."""
     what = parse(text)
-    names = {argv[0] for argv in what.commands} if isinstance(what, Parsed) else set()
+    commands = what.commands if isinstance(what, Parsed) else ()
+    names = {argv[0] for argv in commands}
     return ExecutionRequest(
         what=what,
         cwd="/work/project",
@@ -127,20 +136,22 @@ def request(text: str) -> ExecutionRequest:
         profile=("L2",),
         wants=Wants(),
         purpose="",
+        paths={word: Seen.FILE for argv in commands for word in argv},
+        bash="/usr/bin/bash",
+        linux=True,
     )
 
 
 def context(
-    mode: Mode, level: Level, door: Door, roles: frozenset[Role], git_is_safe: bool = True
+    mode: ApprovalMode, level: Level, door: RunDoor, roles: frozenset[Role]
 ) -> ExecutionContext:
     return ExecutionContext(
-        principal=Principal(OPERATOR, roles),
+        principal=RunPrincipal(OPERATOR, roles),
         session=SessionKey(OPERATOR, SessionId("s")),
         door=door,
         mode=mode,
         level=level,
         workspace="/work/project",
-        git_is_safe=git_is_safe,
         grants=(),
         standing=(),
         open_prompts=0,
@@ -150,21 +161,21 @@ def context(
 
 EVERYWHERE = [
     context(*where)
-    for where in product(Mode, Level, (TERMINAL, COMPLETIONS), (USER, ADMIN), (True, False))
+    for where in product(ApprovalMode, Level, (TERMINAL, COMPLETIONS), (USER, ADMIN))
 ]
 
 
 def by_the_operators_word(where: ExecutionContext) -> bool:
     """Where the operator has put the sandbox in the place of the question."""
     operator = where.principal.owner == OPERATOR
-    return operator and where.mode is Mode.SANDBOXED and where.level >= Level.L2
+    return operator and where.mode is ApprovalMode.SANDBOXED and where.level >= Level.L2
 
 
 def decisions(text: str, places: Iterable[ExecutionContext]) -> list[Decision]:
     return [decide_execution(request(text), place) for place in places]
 
 
-def test_there_are_fifty_and_twenty() -> None:
+def test_there_are_50_hostile_and_20_harmless_commands() -> None:
     assert len(set(HOSTILE)) == 50 and len(set(HARMLESS)) == 20
 
 
@@ -172,26 +183,26 @@ def test_there_are_fifty_and_twenty() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_command_runs_unasked_nowhere(text: str) -> None:
     found = decisions(text, (p for p in EVERYWHERE if not by_the_operators_word(p)))
-    assert not [d for d in found if isinstance(d, Run)]
+    assert not [d for d in found if isinstance(d, MayRun)]
 
 
 @pytest.mark.fault("F-32")
 @pytest.mark.parametrize("text", HOSTILE)
-def test_where_the_operator_trusts_the_sandbox_it_is_that_which_holds_a_hostile_command(
+def test_if_the_operator_trusts_the_sandbox_it_contains_hostile_commands(
     text: str,
 ) -> None:
     for decision in decisions(text, filter(by_the_operators_word, EVERYWHERE)):
         match decision:
-            case Run(ground=ground):
+            case MayRun(ground=ground):
                 assert ground is Ground.CONFINED
-            case Ask() | Deny():
+            case MustAsk() | Deny():
                 assert "\u202e" in text or "\r" in text
 
 
 @pytest.mark.fault("F-35")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_command_is_denied_where_nobody_can_answer(text: str) -> None:
-    ask = context(Mode.ASK, Level.L2, COMPLETIONS, ADMIN)
+    ask = context(ApprovalMode.ASK, Level.L2, COMPLETIONS, ADMIN)
     assert isinstance(decide_execution(request(text), ask), Deny)
 
 
@@ -200,9 +211,9 @@ def test_a_harmless_command_costs_no_prompt_in_any_sandbox(text: str) -> None:
     for place in EVERYWHERE:
         decision = decide_execution(request(text), place)
         if place.level is not Level.L0:
-            assert decision == Run(Ground.HARMLESS)
+            assert decision == MayRun(Ground.HARMLESS)
         elif place.door.answerable:
-            assert isinstance(decision, Ask) and decision.choices == (Choice.ONCE, Choice.DENY)
+            assert isinstance(decision, MustAsk) and decision.choices == (Choice.ONCE, Choice.DENY)
         else:
             assert isinstance(decision, Deny)
 
@@ -214,11 +225,9 @@ def test_a_harmless_command_costs_no_prompt_in_any_sandbox(text: str) -> None:
         *("git show HEAD:src/a.py", "git branch --list"),
     ],
 )
-def test_git_runs_unasked_only_where_its_configuration_is_out_of_reach(text: str) -> None:
-    safe = context(Mode.ASK, Level.L1, TERMINAL, USER, git_is_safe=True)
-    assert decide_execution(request(text), safe) == Run(Ground.HARMLESS)
-    unsafe = context(Mode.ASK, Level.L2, TERMINAL, USER, git_is_safe=False)
-    assert isinstance(decide_execution(request(text), unsafe), Ask)
+def test_git_is_asked_about_everywhere(text: str) -> None:
+    found = decisions(text, (p for p in EVERYWHERE if not by_the_operators_word(p)))
+    assert not [d for d in found if isinstance(d, MayRun)]
 
 
 LITERAL = ["H ", "H ", "H", "a", "b1", " ", " ", "  ", "'x y'", '"x y"', "'$a'", '"a\\$b\\c"', "''"]

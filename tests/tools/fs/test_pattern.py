@@ -1,14 +1,16 @@
-"""Patterns find what `re` finds, and never take longer than their text is long."""
+"""Patterns find what `re` finds, in time proportional to the text."""
 
 import re
+import tracemalloc
 from functools import reduce
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ToolFailed
-from holdfast.tools import pattern
+from holdfast.tools.fs import pattern
 
 ATOMS = [*"abA_ .", *r"\w \d \s \S \b ^ $ [ab] [^a] [\w-] []a] \. \x61 \t é".split()]
 COUNTS = ["*", "+", "?", "{2}", "{1,2}", "{,2}", "{2,}", "*?", "+?", "{", "{}"]
@@ -60,7 +62,7 @@ def test_what_would_hang_re_costs_no_more_than_the_line_is_long(text: str) -> No
 
 
 @pytest.mark.parametrize("text", ["(?=a)", "(?<!a)b", r"(a)\1", "a++", "(?s:a)", "(?P=n)"])
-def test_what_only_backtracking_can_do_is_refused_with_a_word(text: str) -> None:
+def test_patterns_that_need_backtracking_are_refused_with_a_message(text: str) -> None:
     with pytest.raises(ToolFailed, match="not supported"):
         pattern.regex(text)
 
@@ -78,3 +80,15 @@ def test_memory_stays_bounded_when_every_character_is_new() -> None:
     line = "".join(map(chr, range(0x4E00, 0x9FFF)))
     assert found.find(line) is None
     assert found.find(line + "xb") == len(line) + 2
+
+
+def test_a_pattern_with_many_states_stays_small() -> None:
+    wanted = pattern.regex("[ab]*a[ab]{900}c")
+    line = "".join(Random(1).choices("ab", k=2_000))  # a new state for each character
+    tracemalloc.start()
+    try:
+        assert wanted.find("c" + line) is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20 * 2**20

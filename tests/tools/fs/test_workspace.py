@@ -1,4 +1,4 @@
-"""Nothing gets out of the workspace, whichever way the gate resolves paths (F-37)."""
+"""No path leads out of the workspace, with either resolver (F-37)."""
 
 import errno
 import os
@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.approval import autorun
 from holdfast.errors import ToolFailed
-from holdfast.tools.gate import Gate, Resolver, beneath, openat2, walk
+from holdfast.tools.fs.openat import Resolver, beneath, openat2, walk
+from holdfast.tools.fs.workspace import REASONS, FileGate
 
 SECRET = b"what lies outside"
 
@@ -72,27 +74,27 @@ def workspace(tmp_path: Path, outside: Path) -> Path:
 
 
 @pytest.fixture
-def gate(workspace: Path, resolve: Resolver) -> Iterator[Gate]:
-    with Gate(workspace, resolve) as gate:
+def gate(workspace: Path, resolve: Resolver) -> Iterator[FileGate]:
+    with FileGate(workspace, resolve) as gate:
         yield gate
 
 
-def read(gate: Gate, path: str) -> bytes:
+def read(gate: FileGate, path: str) -> bytes:
     with gate.open_file(path) as file:
         return file.read()
 
 
-def write(gate: Gate, path: str, data: bytes) -> None:
+def write(gate: FileGate, path: str, data: bytes) -> None:
     with gate.place(path) as slot:
         slot.replace(data)
 
 
-def change(gate: Gate, path: str, data: bytes) -> None:
+def change(gate: FileGate, path: str, data: bytes) -> None:
     with gate.existing(path) as slot:
         slot.replace(data)
 
 
-def search(gate: Gate, path: str) -> list[str]:
+def search(gate: FileGate, path: str) -> list[str]:
     with closing(gate.files(path, frozenset())) as files:
         return [name for name, file in files if file is not None]
 
@@ -145,10 +147,10 @@ ESCAPES = [
 
 
 @pytest.mark.fault("F-37")
-@pytest.mark.parametrize("act", [read, search, Gate.entries, change])
+@pytest.mark.parametrize("act", [read, search, FileGate.entries, change])
 @pytest.mark.parametrize("path", ESCAPES, ids=lambda path: ascii(path[:40]))
 def test_a_path_that_leads_elsewhere_is_refused_by_name(
-    gate: Gate, workspace: Path, outside: Path, path: str, act: Callable[..., object]
+    gate: FileGate, workspace: Path, outside: Path, path: str, act: Callable[..., object]
 ) -> None:
     path = path.format(workspace=workspace, outside=outside, WORKSPACE=str(workspace).upper())
     before = tree(workspace.parent)
@@ -165,7 +167,7 @@ ELSEWHERE = [path for path in ESCAPES if path not in {"LINK", "Dir-Link/secret.t
 @pytest.mark.fault("F-37")
 @pytest.mark.parametrize("path", ELSEWHERE, ids=lambda path: ascii(path[:40]))
 def test_nothing_is_written_elsewhere(
-    gate: Gate, workspace: Path, outside: Path, path: str
+    gate: FileGate, workspace: Path, outside: Path, path: str
 ) -> None:
     path = path.format(workspace=workspace, outside=outside, WORKSPACE=str(workspace).upper())
     before = tree(workspace.parent)
@@ -177,7 +179,7 @@ def test_nothing_is_written_elsewhere(
 @pytest.mark.fault("F-37")
 @pytest.mark.parametrize("path", ["LINK", "Dir-Link/secret.txt"])
 def test_a_case_variant_of_a_link_never_reaches_what_the_link_does(
-    gate: Gate, outside: Path, path: str
+    gate: FileGate, outside: Path, path: str
 ) -> None:
     try:
         write(gate, path, b"new")  # another name where case counts, the same link where not
@@ -187,7 +189,9 @@ def test_a_case_variant_of_a_link_never_reaches_what_the_link_does(
 
 
 @pytest.mark.fault("F-37")
-def test_a_link_is_refused_on_write_even_if_it_stays_inside(gate: Gate, workspace: Path) -> None:
+def test_a_link_is_refused_on_write_even_if_it_stays_inside(
+    gate: FileGate, workspace: Path
+) -> None:
     (workspace / "alias").symlink_to("inside.txt")
     (workspace / "dangling").symlink_to("not-there.txt")
     for path in ("alias", "dangling"):
@@ -198,7 +202,7 @@ def test_a_link_is_refused_on_write_even_if_it_stays_inside(gate: Gate, workspac
 
 
 @pytest.mark.fault("F-37")
-def test_a_hard_link_is_not_written(gate: Gate, workspace: Path, outside: Path) -> None:
+def test_a_hard_link_is_not_written(gate: FileGate, workspace: Path, outside: Path) -> None:
     (workspace / "hard").hardlink_to(outside / "secret.txt")
     for act in (write, change):
         with pytest.raises(ToolFailed, match="hard link"):
@@ -208,8 +212,8 @@ def test_a_hard_link_is_not_written(gate: Gate, workspace: Path, outside: Path) 
 
 
 @pytest.mark.fault("F-37")
-def test_magic_links_are_not_followed_even_from_the_root_of_all(resolve: Resolver) -> None:
-    with Gate(Path("/"), resolve) as gate:
+def test_magic_links_are_not_followed_even_with_slash_as_workspace(resolve: Resolver) -> None:
+    with FileGate(Path("/"), resolve) as gate:
         for path in ("proc/self/root/etc/passwd", "/proc/self/cwd/pyproject.toml"):
             with pytest.raises(ToolFailed):
                 read(gate, path)
@@ -217,7 +221,7 @@ def test_magic_links_are_not_followed_even_from_the_root_of_all(resolve: Resolve
 
 @pytest.mark.fault("F-37")
 def test_a_device_is_neither_read_nor_written(resolve: Resolver) -> None:
-    with Gate(Path("/dev"), resolve) as gate:
+    with FileGate(Path("/dev"), resolve) as gate:
         for act in (read, search):
             with pytest.raises(ToolFailed, match="not a regular file"):
                 act(gate, "zero")
@@ -227,7 +231,7 @@ def test_a_device_is_neither_read_nor_written(resolve: Resolver) -> None:
 
 
 @pytest.mark.fault("F-37")
-def test_a_search_follows_no_link_and_opens_only_files(gate: Gate) -> None:
+def test_a_search_follows_no_link_and_opens_only_files(gate: FileGate) -> None:
     assert search(gate, ".") == ["inside.txt", "sub/deep.txt"]
 
 
@@ -274,7 +278,7 @@ def outcomes(times: int, enough: int, act: Callable[[], object]) -> tuple[int, i
 
 @pytest.mark.fault("F-37")
 def test_a_directory_swapped_for_a_link_in_a_race_lets_no_read_out(
-    gate: Gate, workspace: Path, outside: Path
+    gate: FileGate, workspace: Path, outside: Path
 ) -> None:
     (workspace / "spot").mkdir()
     (workspace / "spot" / "secret.txt").write_bytes(b"inside")
@@ -289,7 +293,9 @@ def test_a_directory_swapped_for_a_link_in_a_race_lets_no_read_out(
 
 
 @pytest.mark.fault("F-37")
-def test_a_file_swapped_for_a_link_in_a_race_lets_no_read_out(gate: Gate, workspace: Path) -> None:
+def test_a_file_swapped_for_a_link_in_a_race_lets_no_read_out(
+    gate: FileGate, workspace: Path
+) -> None:
     (workspace / "spot").write_bytes(b"inside")
     seen = set()
     with swapping(workspace):
@@ -302,7 +308,7 @@ def test_a_file_swapped_for_a_link_in_a_race_lets_no_read_out(gate: Gate, worksp
 @pytest.mark.fault("F-37")
 @pytest.mark.parametrize("path", ["spot/secret.txt", "spot/new/x.txt"])
 def test_a_directory_swapped_for_a_link_in_a_race_lets_no_write_out(
-    gate: Gate, workspace: Path, outside: Path, path: str
+    gate: FileGate, workspace: Path, outside: Path, path: str
 ) -> None:
     (workspace / "spot").mkdir()
     (workspace / "link").unlink()
@@ -316,7 +322,7 @@ def test_a_directory_swapped_for_a_link_in_a_race_lets_no_write_out(
 
 @pytest.mark.fault("F-37")
 def test_a_file_swapped_for_a_link_in_a_race_lets_no_write_out(
-    gate: Gate, workspace: Path, outside: Path
+    gate: FileGate, workspace: Path, outside: Path
 ) -> None:
     (workspace / "spot").write_bytes(b"inside")
     with swapping(workspace):
@@ -325,7 +331,7 @@ def test_a_file_swapped_for_a_link_in_a_race_lets_no_write_out(
     assert tree(outside) == {"secret.txt": SECRET}
 
 
-def test_what_is_inside_is_read_however_it_is_named(gate: Gate, workspace: Path) -> None:
+def test_what_is_inside_is_read_however_it_is_named(gate: FileGate, workspace: Path) -> None:
     for path in ("inside.txt", "./inside.txt", "sub/../inside.txt", f"{workspace}//inside.txt"):
         assert read(gate, path) == b"inside"
     assert [entry.name for entry in gate.entries(str(workspace))[0]] == [
@@ -335,12 +341,12 @@ def test_what_is_inside_is_read_however_it_is_named(gate: Gate, workspace: Path)
 
 def test_the_kernel_follows_a_link_that_stays_inside(workspace: Path) -> None:
     (workspace / "alias").symlink_to("sub/deep.txt")
-    with Gate(workspace, openat2) as gate:
+    with FileGate(workspace, openat2) as gate:
         assert read(gate, "alias") == b"deep"
 
 
 def test_the_default_works_wherever_we_are(workspace: Path) -> None:
-    with Gate(workspace) as gate:
+    with FileGate(workspace) as gate:
         assert read(gate, "sub/deep.txt") == b"deep"
 
 
@@ -354,8 +360,9 @@ def test_where_openat2_is_forbidden_the_walk_takes_over(workspace: Path, code: i
 FORBIDDEN = """
 import ctypes, os, struct
 from pathlib import Path
+from holdfast.core.approval import autorun
 from holdfast.errors import ToolFailed
-from holdfast.tools.gate import Gate
+from holdfast.tools.fs.workspace import FileGate
 
 rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 437), (6, 0, 0, 0x50000 | {code}), (6, 0, 0, 0x7FFF0000)]
 program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
@@ -363,7 +370,7 @@ filter = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rules), ctypes.
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, filter, 0, 0) == 0, os.strerror(ctypes.get_errno())
-with Gate(Path({root!r})) as gate:
+with FileGate(Path({root!r})) as gate:
     with gate.open_file("sub/deep.txt") as file:
         print(file.read(), end=" ")
     try:
@@ -375,7 +382,7 @@ with Gate(Path({root!r})) as gate:
 
 
 def test_a_write_keeps_the_mode_and_gives_new_files_a_plain_one(
-    gate: Gate, workspace: Path
+    gate: FileGate, workspace: Path
 ) -> None:
     (workspace / "script").write_bytes(b"old")
     (workspace / "script").chmod(0o750)
@@ -388,19 +395,20 @@ def test_a_write_keeps_the_mode_and_gives_new_files_a_plain_one(
 
 
 def test_a_file_that_changed_since_it_was_looked_at_is_not_replaced(
-    gate: Gate, workspace: Path
+    gate: FileGate, workspace: Path
 ) -> None:
-    with pytest.raises(ToolFailed, match="meanwhile"), gate.place("inside.txt") as slot:
+    changed = REASONS[errno.ESTALE]
+    with pytest.raises(ToolFailed, match=changed), gate.place("inside.txt") as slot:
         (workspace / "inside.txt").write_bytes(b"somebody else's")
         slot.replace(b"ours")
-    with pytest.raises(ToolFailed, match="meanwhile"), gate.place("later.txt") as slot:
+    with pytest.raises(ToolFailed, match=changed), gate.place("later.txt") as slot:
         (workspace / "later.txt").write_bytes(b"somebody else's")
         slot.replace(b"ours")
     assert (workspace / "inside.txt").read_bytes() == b"somebody else's"
     assert not list(workspace.glob(".holdfast-*"))
 
 
-def test_a_directory_is_not_a_place_for_a_file(gate: Gate, workspace: Path) -> None:
+def test_a_directory_is_not_a_place_for_a_file(gate: FileGate, workspace: Path) -> None:
     before = tree(workspace)
     for path in (".", "sub", "sub/", "new/", "sub/.."):
         with pytest.raises(ToolFailed, match="directory"):
@@ -409,17 +417,102 @@ def test_a_directory_is_not_a_place_for_a_file(gate: Gate, workspace: Path) -> N
     assert not (workspace / "new").exists()
 
 
-def test_no_directory_is_made_only_to_be_left_again(gate: Gate, workspace: Path) -> None:
+def test_no_directory_is_made_only_to_be_left_again(gate: FileGate, workspace: Path) -> None:
     with pytest.raises(ToolFailed):
         write(gate, "ghost/../x.txt", b"x")
     assert not (workspace / "ghost").exists()
 
 
-def test_a_workspace_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="workspace"):
-        Gate(tmp_path / "gone")
+        FileGate(tmp_path / "gone")
 
 
-def test_beneath_says_no_like_the_others(workspace: Path) -> None:
-    with Gate(workspace, beneath) as gate, pytest.raises(ToolFailed, match="out of the workspace"):
+def test_beneath_refuses_what_the_other_resolvers_refuse(workspace: Path) -> None:
+    with (
+        FileGate(workspace, beneath) as gate,
+        pytest.raises(ToolFailed, match=REASONS[errno.EXDEV]),
+    ):
         read(gate, "../outside/secret.txt")
+
+
+@pytest.mark.fault("F-37")
+def test_a_workspace_that_became_a_link_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    for path in ("link", "link/inner"):
+        with pytest.raises(ToolFailed):
+            FileGate(tmp_path / path)
+    with FileGate(tmp_path / "real" / "inner"):
+        pass
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_new_files_obey_the_users_umask_and_not_the_gateways(workspace: Path, umask: int) -> None:
+    ours = os.umask(0o077)
+    try:
+        with FileGate(workspace, umask=umask) as gate, gate.place("a/b/c.txt") as slot:
+            slot.replace(b"x")
+    finally:
+        os.umask(ours)
+    for path in ("a", "a/b"):
+        assert (workspace / path).stat().st_mode & 0o777 == 0o777 & ~umask
+    assert (workspace / "a/b/c.txt").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_write_to_holdfasts_own_code_needs_an_approval() -> None:
+    clone = Path(__file__).parents[3]
+    with FileGate(clone) as opened:
+        for path in ("holdfast/tools/exec/shim.py", "holdfast/new.py", "holdfast/a/b.py"):
+            assert opened.why_asked(path) == (path, autorun.OURS)
+        assert opened.why_asked("README.md") == ("README.md", "")
+    with FileGate(clone / "holdfast") as inside:
+        assert inside.why_asked("app.py") == ("app.py", autorun.OURS)
+
+
+def test_a_write_to_a_folder_on_path_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "bin").symlink_to("scripts")
+    monkeypatch.setenv("PATH", f"{tmp_path}/tools:{tmp_path}/bin:/usr/bin", prepend=":")
+    with FileGate(tmp_path) as opened:
+        for path, real in (
+            ("bin/x", "scripts/x"),
+            ("scripts/x", "scripts/x"),
+            ("tools/x", "tools/x"),
+        ):
+            assert opened.why_asked(path) == (real, autorun.ON_PATH)
+        assert opened.why_asked("src/x") == ("src/x", "")
+
+
+@pytest.fixture
+def led(workspace: Path) -> Path:
+    """A project whose hooks, settings and autorun files are elsewhere in it."""
+    for folder in (".git/hooks", "sub", "lib/.real/hooks", "scripts", "conf/vscode", "plain"):
+        (workspace / folder).mkdir(parents=True, exist_ok=True)
+    (workspace / ".git/hooks/pre-commit").symlink_to("../../scripts/check")
+    (workspace / ".git/hooks/post-merge").symlink_to("/usr/bin/true")
+    (workspace / ".git/config").write_text(
+        "[core]\n\thooksPath = tools/hooks\n\tbare = false\n"
+        "[include]\n\tpath = ../shared.gitconfig\n"
+        "[diff]\n\texternal = sh scripts/diff\n[alias]\n\tx = !sh scripts/alias\n"
+        f'[remote "a"]\n\turl = plain\n[gpg]\n\tprogram = {workspace}/scripts/gpg\n'
+    )
+    (workspace / ".envrc").symlink_to("conf/env")
+    (workspace / ".vscode").symlink_to("conf/vscode")
+    (workspace / "sub/.git").write_text("gitdir: ../lib/.real\n")
+    (workspace / "lib/.real/config").write_text("[core]\n\tfsmonitor = watch\n")
+    return workspace
+
+
+@pytest.mark.fault("F-44")
+def test_a_write_to_what_an_autorun_file_leads_to_is_asked_about(led: Path) -> None:
+    with FileGate(led) as opened:
+        for path in (
+            *("scripts/check", "tools/hooks/pre-push", "shared.gitconfig", "scripts/diff"),
+            *("scripts/gpg", "conf/env", "conf/vscode/tasks.json", "sub/watch"),
+        ):
+            assert opened.why_asked(path) == (path, autorun.LED_TO), path
+        for path in ("scripts/other", "scripts/alias", "tools/x", "conf/x", "plain/x", "watch"):
+            assert opened.why_asked(path) == (path, ""), path

@@ -1,4 +1,4 @@
-"""L3: a command in a podman container of its own, and what is left when it is killed."""
+"""L3: a command in its own podman container, and what remains when it is killed."""
 
 import json
 import os
@@ -8,19 +8,22 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
+from holdfast.core.approval.approval import Level
 from holdfast.errors import ToolFailed
-from holdfast.tools import container, shim
-from holdfast.tools.cage import Attempt
-from holdfast.tools.sandbox import Confined, Level, Profile, Sandbox
-from holdfast.tools.spawn import Cause, Ended, Execution, Spawner
-from tests.tools.test_spawn import fifo, gone, heard, keeper
+from holdfast.tools.exec import shim
+from holdfast.tools.exec.record import Ended, ExitCause
+from holdfast.tools.exec.spawn import Execution, Spawner
+from holdfast.tools.sandbox import container
+from holdfast.tools.sandbox.probe import Attempt
+from holdfast.tools.sandbox.sandbox import Confined, Profile, Sandbox
+from tests.tools.exec.test_spawn import fifo, gone, heard, keeper, tail
 
 pytestmark = pytest.mark.anyio
 
@@ -50,13 +53,18 @@ exec "$@"
 class Place:
     """A user's home, Holdfast's home, a workspace, a sandbox."""
 
-    def __init__(self, folder: Path, image: str, exec_path: list[str]) -> None:
+    def __init__(self, folder: Path, image: str, podman: str | None) -> None:
         self.user, self.home = folder / "user", folder / "holdfast"
         self.workspace = self.home / "workspaces" / "one"
         for path in (self.user, self.workspace):
             path.mkdir(parents=True)
         self.sandbox = Sandbox(
-            self.home, self.user, allow_none=False, exec_path=exec_path, container=image
+            self.home,
+            self.user,
+            allow_none=False,
+            exec_path=SYSTEM,
+            container=image,
+            podman=podman,
         )
         self.spawner = Spawner(self.home / "calls", os.getpid(), time.time)
 
@@ -72,25 +80,25 @@ class Place:
     ) -> tuple[Ended, str]:
         started = await self.spawner.start("call", self.execution(*argv, pty=pty, fds=fds))
         with anyio.fail_after(30):
-            return await started.wait(), started.tail(2**16).decode()
+            return await started.wait(), tail(started.spool, 2**16).decode()
 
 
-def program(folder: Path, text: str) -> list[str]:
-    """A PATH on which `podman` is this."""
+def program(folder: Path, text: str) -> str:
+    """The path of a `podman` that is this."""
     folder.mkdir()
     (folder / "podman").write_text(text)
     (folder / "podman").chmod(0o755)
-    return [str(folder), *SYSTEM]
+    return str(folder / "podman")
 
 
 # What podman is told
 
 
-def told(image: str = "image", path: str = "/w") -> list[str]:
+def told(image: str = "image", path: str = "/w", argv: Sequence[str] = ("run", "me")) -> list[str]:
     return container.confine(
         "/bin/podman",
         image,
-        ["run", "me"],
+        argv,
         writable=[path, "/c"],
         env={"A": "1"},
         cwd="/w/sub",
@@ -104,7 +112,7 @@ def values(argv: list[str], option: str) -> list[str]:
     return [after for word, after in zip(argv, argv[1:], strict=False) if word == option]
 
 
-def test_podman_is_told_to_open_nothing_but_what_is_writable() -> None:
+def test_only_writable_paths_are_mounted() -> None:
     argv = told()
     for flag in ("--rm", "--read-only", "--no-healthcheck", "--http-proxy=false"):
         assert flag in argv
@@ -128,6 +136,20 @@ def test_the_command_and_its_environment_are_words_of_their_own() -> None:
     assert argv[-3:] == ["sh", "run", "me"]
 
 
+def test_variables_of_the_image_that_make_a_reading_command_run_code_are_dropped(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "start").write_text("echo started >&2\n")
+    names = ("BASH_ENV", "CDPATH", "ENV", "GREP_OPTIONS", "POSIXLY_CORRECT", "RIPGREP_CONFIG_PATH")
+    image = {**dict.fromkeys(names, str(tmp_path / "start")), "KEPT": "1", "PATH": os.defpath}
+    argv = told(argv=["bash", "-c", "env"])
+    first = ["/bin/sh", *argv[argv.index("image") + 1 :]]
+    done = subprocess.run(first, env=image, capture_output=True, text=True, check=True)
+    assert "KEPT=1" in done.stdout
+    assert [name for name in names if f"\n{name}=" in f"\n{done.stdout}"] == []
+    assert done.stderr == ""
+
+
 def test_an_absolute_path_is_a_root_directory_and_is_not_changed() -> None:
     assert values(told("/srv/root"), "--rootfs") == ["/srv/root:O"]
     assert "--rootfs" not in told()
@@ -139,15 +161,15 @@ def test_a_path_that_podman_would_read_as_options_is_refused(path: str) -> None:
         told(path=path)
 
 
-def test_the_dead_are_those_without_a_process() -> None:
+def test_containers_without_a_process_are_dead() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert container.dead(f"one {os.getpid()}\ntwo {ended.pid}\nthree 0\n") == ["two", "three"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_the_launcher_hands_on_what_it_has(tmp_path: Path, terminal: bool) -> None:
-    podman = program(tmp_path / "bin", TELL)[0] + "/podman"
+def test_the_launcher_passes_its_descriptors_to_podman(tmp_path: Path, terminal: bool) -> None:
+    podman = program(tmp_path / "bin", TELL)
     argv = [sys.executable, "-I", "-S", container.__file__, podman, "word"]
     reading, writing = os.pipe()
     ours, theirs = os.openpty()
@@ -167,21 +189,33 @@ def test_the_launcher_hands_on_what_it_has(tmp_path: Path, terminal: bool) -> No
 # The ladder
 
 
-async def test_without_podman_the_ladder_goes_on_and_says_so(tmp_path: Path) -> None:
-    place = Place(tmp_path, "image", [])
+async def test_without_podman_the_next_level_is_used_and_the_reason_reported(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, "image", "")
     posture = await place.sandbox.probe()
     assert posture.level < Level.L3
     assert "no L3: podman is not installed" in posture.note
 
 
-async def test_where_no_image_is_named_nobody_looks_for_podman(tmp_path: Path) -> None:
+async def test_a_podman_of_a_repository_is_not_run(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    program(workspace / "bin", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    home, path = tmp_path / "home", [str(workspace / "bin"), *SYSTEM]
+    sandbox = Sandbox(home, tmp_path / "user", allow_none=False, exec_path=path, container="image")
+    await sandbox.probe()
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_without_an_image_podman_is_not_used(tmp_path: Path) -> None:
     place = Place(tmp_path, "", program(tmp_path / "bin", OPEN))
     posture = await place.sandbox.probe()
     assert posture.level < Level.L3
     assert "L3" not in posture.note
 
 
-async def test_a_podman_that_confines_nothing_does_not_count(tmp_path: Path) -> None:
+async def test_a_podman_that_confines_nothing_is_not_used(tmp_path: Path) -> None:
     place = Place(tmp_path, "image", program(tmp_path / "bin", OPEN))
     posture = await place.sandbox.probe()
     assert posture.level < Level.L3
@@ -239,12 +273,12 @@ def _copy(path: Path, root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def podman(tmp_path_factory: pytest.TempPathFactory) -> str:
     return program(tmp_path_factory.mktemp("podman") / "bin", PODMAN)
 
 
 @pytest.fixture
-async def place(tmp_path: Path, root: Path, podman: list[str]) -> AsyncIterator[Place]:
+async def place(tmp_path: Path, root: Path, podman: str) -> AsyncIterator[Place]:
     """On L3; afterwards podman knows of no container of ours."""
     made = Place(tmp_path, str(root), podman)
     posture = await made.sandbox.probe()
@@ -270,7 +304,7 @@ def containers(place: Place, *, alive: bool = False) -> list[str]:
 
 
 @pytest.mark.debian("podman", "crun")
-async def test_here_a_container_holds_everything_and_has_no_network(place: Place) -> None:
+async def test_a_container_blocks_every_attempt_and_has_no_network(place: Place) -> None:
     posture = place.sandbox.posture
     assert set(posture.blocked) == set(Attempt)
     assert posture.open == ()
@@ -291,7 +325,7 @@ async def test_a_command_runs_in_the_image_and_writes_only_what_is_its_own(
         "done; exit 7"
     )
     ended, text = await place.run("bash", "-c", script)
-    assert (ended.exit_code, ended.cause, text) == (7, Cause.EXITED, f"{place.workspace}\n")
+    assert (ended.exit_code, ended.cause, text) == (7, ExitCause.EXITED, f"{place.workspace}\n")
     assert (place.workspace / "it").read_text() == "one\n"
     assert [path.read_text() for path in place.home.glob("caches/*/it")] == ["two\n"]
     assert not [at for at in ("", "etc", "tmp", "usr/bin") if (root / at / "it").exists()]
@@ -334,9 +368,9 @@ async def test_a_command_has_a_terminal_if_it_was_given_one(place: Place, pty: b
 
 @pytest.mark.debian("podman", "crun")
 async def test_an_images_own_entry_point_user_and_volumes_do_not_matter(
-    tmp_path: Path, root: Path, podman: list[str]
+    tmp_path: Path, root: Path, podman: str
 ) -> None:
-    with image(tmp_path, root, podman[0] + "/podman") as name:
+    with image(tmp_path, root, podman) as name:
         place = Place(tmp_path, name, podman)
         posture = await place.sandbox.probe()
         assert posture.level is Level.L3, posture.note
@@ -414,14 +448,14 @@ async def test_nothing_of_a_container_that_was_killed_lives(
         process = await place.spawner.start("call", place.execution(*argv))
         pids = await wait(process.pid)
     ended = await process.kill()
-    assert (ended.cause, ended.survivors) == (Cause.KILLED, ())
+    assert (ended.cause, ended.survivors) == (ExitCause.KILLED, ())
     assert (place.workspace / "heard").exists() is hears
     await all_gone(pids, 1)
     assert containers(place, alive=True) == []
 
 
 @pytest.mark.debian("podman", "crun")
-async def test_one_that_is_killed_while_podman_starts_it_does_not_come_up(place: Place) -> None:
+async def test_a_container_killed_while_it_starts_does_not_run(place: Place) -> None:
     for number in range(10):
         process = await place.spawner.start(f"call {number}", place.execution(*LISTENS))
         await anyio.sleep(number * 0.015)  # sleep: each gets a bit further, nobody waits
@@ -440,12 +474,12 @@ async def test_when_the_gateway_is_killed_nothing_of_a_container_lives(place: Pl
 
 
 @pytest.mark.debian("podman", "crun")
-async def test_when_its_shim_is_killed_whoever_settles_it_ends_the_container(place: Place) -> None:
+async def test_settling_a_killed_shim_ends_its_container(place: Place) -> None:
     async with up(place) as wait:
         process = await place.spawner.start("call", place.execution(*DEAF))
         pids = await wait(process.pid)
     os.kill(shim.processes()[process.pid][0], signal.SIGKILL)
     ended = await process.wait()
-    assert (ended.cause, ended.survivors) == (Cause.LOST, ())
+    assert (ended.cause, ended.survivors) == (ExitCause.LOST, ())
     await all_gone(pids, 2)
     assert containers(place, alive=True) == []

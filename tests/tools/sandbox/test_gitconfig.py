@@ -1,10 +1,11 @@
-"""Commits made in a home that is not the user's own bear the user's name, and nothing else of theirs."""
+"""Commits in another home have the user's name, and nothing else of the user's settings."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from holdfast.tools.gitconfig import introduce
+from holdfast.tools.sandbox import gitconfig
 
 THEIRS = """\
 [core]
@@ -18,21 +19,39 @@ THEIRS = """\
 """
 
 
+def introduce(user: Path, home: Path) -> None:
+    fd = os.open(home, os.O_RDONLY)
+    try:
+        gitconfig.introduce(str(user), fd)
+    finally:
+        os.close(fd)
+
+
 @pytest.mark.parametrize("where", [".gitconfig", ".config/git/config"])
-def test_only_name_and_address_are_passed_on(tmp_path: Path, where: str) -> None:
+def test_only_name_and_email_are_copied(tmp_path: Path, where: str) -> None:
     user, home = tmp_path / "user", tmp_path / "home"
     (user / where).parent.mkdir(parents=True)
     (user / where).write_text(THEIRS)
     home.mkdir()
-    introduce(str(user), str(home))
+    introduce(user, home)
     told = (home / ".gitconfig").read_text()
     assert told == '[user]\n\tname = "Ada Lovelace"\n\temail = "ada@example.org"\n'
     (home / ".gitconfig").write_text("[user]\n\tname = other\n")
-    introduce(str(user), str(home))
+    introduce(user, home)
     assert "other" in (home / ".gitconfig").read_text()
 
 
-def test_who_has_no_name_gets_none(tmp_path: Path) -> None:
+def test_without_a_name_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
-    introduce(str(tmp_path / "user"), str(tmp_path / "home"))
+    introduce(tmp_path / "user", tmp_path / "home")
     assert not (tmp_path / "home" / ".gitconfig").exists()
+
+
+def test_a_link_in_its_place_is_left_alone(tmp_path: Path) -> None:
+    user, home = tmp_path / "user", tmp_path / "home"
+    user.mkdir()
+    home.mkdir()
+    (user / ".gitconfig").write_text(THEIRS)
+    (home / ".gitconfig").symlink_to(tmp_path / "elsewhere")
+    introduce(user, home)
+    assert not (tmp_path / "elsewhere").exists()

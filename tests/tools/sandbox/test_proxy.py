@@ -1,4 +1,4 @@
-"""The filtering proxy, as a confined command meets it: its only way out."""
+"""The filtering proxy, as a confined command uses it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,8 +9,9 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from holdfast.errors import ToolFailed
-from holdfast.tools import proxy
-from holdfast.tools.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox import listener, proxy
+from holdfast.tools.sandbox.sandbox import Profile, Sandbox
+from tests.bwrap import NOWHERE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
@@ -145,7 +146,7 @@ async def test_a_granted_host_is_reached_through_a_tunnel(
     assert internet.asked[0].startswith("GET /through")
 
 
-async def test_another_host_is_refused_in_words_and_reported_once(
+async def test_another_host_is_refused_with_a_message_and_reported_once(
     machine: Machine, internet: Internet
 ) -> None:
     said = await machine.run(
@@ -161,7 +162,7 @@ async def test_another_host_is_refused_in_words_and_reported_once(
     assert internet.asked == []
 
 
-async def test_a_host_that_somebody_allows_is_let_through_from_then_on(
+async def test_a_host_that_the_user_allows_is_reachable_from_then_on(
     machine: Machine, internet: Internet
 ) -> None:
     machine.answer = True
@@ -206,16 +207,23 @@ async def test_connections_are_held_while_the_question_is_open_and_share_its_ans
     assert questions == ["new.example"]
 
 
-async def test_what_is_allowed_may_still_not_lead_into_a_private_network(
+async def test_a_command_asks_about_a_limited_number_of_hosts(machine: Machine) -> None:
+    urls = [f"http://h{number}.example/" for number in range(proxy.QUESTIONS + 10)]
+    said = await machine.run(FETCH, *urls)
+    assert said.count("is not allowed for this command") == len(urls)
+    assert len(machine.asked) == proxy.QUESTIONS
+
+
+async def test_an_allowed_host_in_a_private_network_is_still_refused(
     machine: Machine, internet: Internet
 ) -> None:
     machine.answer, machine.denied = True, proxy.denied
     said = await machine.run(FETCH, "http://new.example/")
-    assert said == "403 Holdfast: new.example lies in a network that is not allowed."
+    assert said == f"403 Holdfast: {proxy.FORBIDDEN_NETWORK.format('new.example')}"
     assert internet.asked == []
 
 
-def test_a_question_is_about_what_would_have_to_be_granted() -> None:
+def test_the_user_is_asked_about_the_grant_that_is_missing() -> None:
     for host, port in (("a.example", 80), ("a.example", 443), ("a.example", 8080)):
         assert proxy.granted((proxy.grant(host, port),), host, port)
     assert proxy.grant("a.example", 443) == "a.example"
@@ -227,11 +235,11 @@ async def test_a_granted_name_that_leads_into_a_private_network_is_refused(
     machine.denied = proxy.denied
     grant = f"good.example:{internet.port}"
     said = await machine.run(FETCH, f"http://{grant}/", hosts=(grant,))
-    assert said == "403 Holdfast: good.example lies in a network that is not allowed."
+    assert said == f"403 Holdfast: {proxy.FORBIDDEN_NETWORK.format('good.example')}"
     assert internet.asked == []
 
 
-async def test_without_a_door_there_is_no_way_out(machine: Machine, internet: Internet) -> None:
+async def test_without_a_proxy_there_is_no_network(machine: Machine, internet: Internet) -> None:
     workspace = str(machine.workspace)
     url = f"http://127.0.0.1:{internet.port}/"
     confined = machine.sandbox.confine(
@@ -245,9 +253,7 @@ async def test_without_a_door_there_is_no_way_out(machine: Machine, internet: In
     assert internet.asked == []
 
 
-async def test_nothing_but_a_request_to_a_proxy_is_understood(
-    machine: Machine, internet: Internet
-) -> None:
+async def test_only_proxy_requests_are_accepted(machine: Machine, internet: Internet) -> None:
     script = (
         "import socket, sys\n"
         "for request in sys.argv[1:]:\n"
@@ -266,8 +272,14 @@ async def test_the_command_does_not_hold_the_gateways_end(machine: Machine) -> N
     assert said == "[0, 1, 2, 3]"  # the last one lists them
 
 
-async def test_where_hosts_cannot_be_told_apart_none_can_be_granted(tmp_path: Path) -> None:
-    sandbox = Sandbox(tmp_path / "h", tmp_path / "u", allow_none=False, exec_path=["/nowhere"])
+async def test_a_command_has_a_limited_number_of_processes(machine: Machine) -> None:
+    script = "import resource; print(*resource.getrlimit(resource.RLIMIT_NPROC))"
+    limits = {int(limit) for limit in (await machine.run(script)).split()}
+    assert max(limits) <= listener.PROCESSES
+
+
+async def test_a_sandbox_without_host_filter_grants_no_host(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path / "h", tmp_path / "u", allow_none=False, exec_path=[], site=NOWHERE)
     (tmp_path / "h").mkdir()
     (tmp_path / "u").mkdir()
     await sandbox.probe()
@@ -292,7 +304,7 @@ def test_private_and_special_addresses_are_denied(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "151.101.0.223", "2606:4700::1111", "2a04:4e42::223"]
 )
-def test_public_addresses_are_not(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert not proxy.denied(address)
 
 
@@ -311,5 +323,7 @@ def test_public_addresses_are_not(address: str) -> None:
         ("packages.example:8080", "packages.example", 443, False),
     ],
 )
-def test_a_grant_means_what_it_says(grant: str, host: str, port: int, expected: bool) -> None:
+def test_a_grant_matches_exactly_its_hosts_and_ports(
+    grant: str, host: str, port: int, expected: bool
+) -> None:
     assert proxy.granted((grant,), host, port) is expected

@@ -1,9 +1,13 @@
-"""The sandbox, by real commands inside it: what they cannot do, what they can, what is said."""
+"""The sandbox, with real commands inside: what they can and cannot do, and what is reported."""
 
+import ctypes
 import json
 import os
+import shutil
 import signal
 import socket
+import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,15 +17,17 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from holdfast.core.approval.approval import Level, Posture
 from holdfast.errors import ToolFailed
-from holdfast.tools import seccomp
-from holdfast.tools.cage import Attempt
-from holdfast.tools.sandbox import Confined, Level, Posture, Profile, Sandbox
-from holdfast.tools.view import Access, grants, settle, system
+from holdfast.tools.sandbox import bwrap, private, seccomp
+from holdfast.tools.sandbox.mounts import REACHES_SECRET, Access, grants, settle, system
+from holdfast.tools.sandbox.probe import Attempt
+from holdfast.tools.sandbox.sandbox import NOT_TESTED, Confined, Profile, Sandbox
+from tests.bwrap import NOWHERE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECRET = "sesame-4711"
 SYSTEM = ["/usr/local/bin", "/usr/bin", "/bin"]
 
@@ -29,7 +35,7 @@ SYSTEM = ["/usr/local/bin", "/usr/bin", "/bin"]
 class Place:
     """A machine in small: a user's home, Holdfast's home, workspaces, a sandbox."""
 
-    def __init__(self, root: Path, exec_path: list[str]) -> None:
+    def __init__(self, root: Path, exec_path: list[str], site: str | None = None) -> None:
         self.user, self.home = root / "user", root / "holdfast"
         self.one, self.two = (self.home / "workspaces" / name for name in ("one", "two"))
         for folder in (self.user / ".ssh", self.user / ".cargo" / "bin", self.one, self.two):
@@ -38,8 +44,10 @@ class Place:
             (self.user / path).write_text(SECRET)
         (self.home / "config.toml").write_text(SECRET)
         (self.two / "notes").write_text(SECRET)
-        self.exec_path = exec_path
-        self.sandbox = Sandbox(self.home, self.user, allow_none=False, exec_path=exec_path)
+        self.exec_path, self.site = exec_path, site
+        self.sandbox = Sandbox(
+            self.home, self.user, allow_none=False, exec_path=exec_path, site=site
+        )
 
     def run(self, *argv: str, profile: Profile | None = None) -> subprocess.CompletedProcess[str]:
         """Run it in workspace one, as the probed rung has it."""
@@ -80,7 +88,8 @@ def no_bwrap(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(params=[Level.L2, Level.L1], ids=["L2", "L1"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path, no_bwrap: list[str]) -> Place:
-    found = Place(tmp_path, no_bwrap if request.param is Level.L1 else SYSTEM)
+    weak = request.param is Level.L1
+    found = Place(tmp_path, no_bwrap, NOWHERE) if weak else Place(tmp_path, SYSTEM)
     posture = await found.sandbox.probe()
     assert posture.level is request.param, posture.note
     return found
@@ -89,20 +98,20 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path, no_bwrap: list[s
 # What the canary says
 
 
-async def test_here_bubblewrap_holds_everything(tmp_path: Path) -> None:
+async def test_bubblewrap_blocks_every_attempt_of_the_canary(tmp_path: Path) -> None:
     posture = await Place(tmp_path, SYSTEM).sandbox.probe()
     assert posture.level is Level.L2
     assert set(posture.blocked) == set(Attempt)
     assert posture.open == ()
 
 
-async def test_without_bubblewrap_the_posture_is_landlocks_and_says_what_is_open(
+async def test_without_bubblewrap_landlock_is_used_and_its_gaps_are_reported(
     tmp_path: Path, no_bwrap: list[str]
 ) -> None:
-    posture = await Place(tmp_path, no_bwrap).sandbox.probe()
+    posture = await Place(tmp_path, no_bwrap, NOWHERE).sandbox.probe()
     assert posture.level is Level.L1
-    assert "bubblewrap is not installed" in posture.note
-    assert posture.open == (Attempt.CHMOD,)
+    assert bwrap.MISSING in posture.note
+    assert posture.open == (Attempt.REPOSITORY, Attempt.CHMOD)
     assert Attempt.CHMOD in posture.note
     assert Attempt.CHMOD not in posture.blocked
 
@@ -119,7 +128,7 @@ PROBE = """
 import ctypes, json, os, struct, sys
 import anyio
 from pathlib import Path
-from holdfast.tools.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import Profile, Sandbox
 
 root, filtered, allow_none = Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3] == "yes"
 if filtered:
@@ -197,13 +206,13 @@ async def test_where_nothing_works_and_the_operator_allows_it_commands_run_unsan
     assert made == "hi\n"
 
 
-async def test_before_a_probe_nothing_runs(tmp_path: Path) -> None:
-    with pytest.raises(ToolFailed, match="nothing has been tried"):
+async def test_before_the_probe_no_command_runs(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match=NOT_TESTED):
         Place(tmp_path, SYSTEM).run("true")
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-async def test_an_unprivileged_user_gets_the_same(namespaces: bool) -> None:
+async def test_an_unprivileged_user_gets_the_same_sandbox_level(namespaces: bool) -> None:
     if os.geteuid() != 0:
         pytest.skip("unprivileged already: every other test shows it")
     python = next(p for p in ("/usr/bin/python3", sys.executable) if _works_for_nobody(p))
@@ -214,7 +223,7 @@ async def test_an_unprivileged_user_gets_the_same(namespaces: bool) -> None:
         _give_to_nobody(Path(folder))
         posture, made = probe(place, *NOBODY, python, rules=rules)
     assert posture.level is (Level.L2 if namespaces else Level.L1), posture.note
-    assert posture.open == (() if namespaces else (Attempt.CHMOD,))
+    assert posture.open == (() if namespaces else (Attempt.REPOSITORY, Attempt.CHMOD))
     assert made == "hi\n"
 
 
@@ -345,7 +354,7 @@ print("knocked")
 """
 
 
-async def test_nobody_outside_hears_a_command(
+async def test_a_command_reaches_no_socket_outside(
     place: Place, listeners: dict[str, socket.socket]
 ) -> None:
     ports = {name: listeners[name].getsockname()[1] for name in ("tcp", "tcp6", "udp")}
@@ -443,7 +452,7 @@ def kill_and_see_the_end(confined: Confined) -> None:
 # What a command can do
 
 
-async def test_the_workspace_is_writable_and_really_that(place: Place) -> None:
+async def test_writes_to_the_workspace_arrive_in_the_real_directory(place: Place) -> None:
     done = place.sh("mkdir -p a/b && echo hello > a/b/c && mv a/b/c a/c && chmod 700 a/c && pwd")
     assert done.stdout.strip() == str(place.one)
     assert (place.one / "a" / "c").read_text() == "hello\n"
@@ -484,13 +493,14 @@ async def test_a_repositorys_settings_start_no_programs(place: Place) -> None:
     evil.chmod(0o755)
     place.sh("git init -q . && git config core.fsmonitor ./evil && git config core.pager ./evil")
     (place.one / ".git" / "hooks" / "pre-commit").symlink_to(evil)
-    place.sh("git config user.email a@b && git config user.name n && touch f && git add f")
+    place.sh("git config --global user.email a@b && git config --global user.name n")
+    place.sh("touch f && git add f")
     assert place.sh("git status && git -p log; git commit -qm one").returncode == 0
     place.sh("git clone 'ext::./evil' there")
     assert not (place.one / "pwned").exists()
 
 
-async def test_the_home_stays_with_its_workspace_and_is_no_other_ones(place: Place) -> None:
+async def test_the_home_persists_and_belongs_to_one_workspace(place: Place) -> None:
     place.sh("mkdir -p ~/.cache && echo kept > ~/.cache/it")
     assert place.sh("cat ~/.cache/it").stdout == "kept\n"
     two = Profile(str(place.two))
@@ -507,7 +517,7 @@ async def test_temporary_files_work(place: Place) -> None:
     assert (done.stdout, done.returncode) == ("x\n", 0), done.stderr
 
 
-async def test_devices_that_everybody_needs_are_there(place: Place) -> None:
+async def test_the_usual_devices_exist(place: Place) -> None:
     done = place.sh("echo x > /dev/null && head -c 4 /dev/zero | wc -c && echo err > /dev/stderr")
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("4", "err\n", 0)
 
@@ -517,12 +527,30 @@ async def test_a_tool_below_the_real_home_runs_and_cannot_be_changed(place: Plac
     tool.write_text("#!/bin/sh\necho tool\n")
     tool.chmod(0o755)
     path = [str(tool.parent), *place.exec_path]
-    again = Sandbox(place.home, place.user, allow_none=False, exec_path=path)
+    again = Sandbox(place.home, place.user, allow_none=False, exec_path=path, site=place.site)
     assert (await again.probe()).level is place.sandbox.posture.level
     place.sandbox = again
     assert place.run("mytool").stdout == "tool\n"
     place.sh(f"echo evil >> {tool}")
     assert "evil" not in tool.read_text()
+
+
+async def test_a_workspace_that_holds_an_environment_on_path_can_be_listed_and_worked_in(
+    place: Place,
+) -> None:
+    programs = place.one / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (place.one / ".venv" / "pyvenv.cfg").touch()
+    (place.one / "src").mkdir()
+    (place.one / "notes").write_text("old\n")
+    path = [str(programs), *place.exec_path]
+    again = Sandbox(place.home, place.user, allow_none=False, exec_path=path, site=place.site)
+    assert (await again.probe()).level is place.sandbox.posture.level
+    place.sandbox = again
+    listed = place.run("ls", "-A")
+    assert listed.stdout.split() == [".venv", "notes", "src"], listed.stderr
+    assert place.sh("echo new >> notes && touch src/made && cat notes").stdout == "old\nnew\n"
+    assert place.sh("touch .venv/bin/planted || touch .venv/planted").returncode != 0
 
 
 async def test_a_granted_directory_is_writable_too(place: Place) -> None:
@@ -560,9 +588,9 @@ async def test_an_unsandboxed_profile_runs_as_it_is(place: Place) -> None:
 async def test_a_workspace_that_would_reach_secrets_is_refused(place: Place, where: str) -> None:
     path = (place.home.parent / where).resolve()
     path.mkdir(exist_ok=True)
-    with pytest.raises(ToolFailed, match="would reach"):
+    with pytest.raises(ToolFailed, match=REACHES_SECRET):
         place.sh("true", Profile(str(path)))
-    with pytest.raises(ToolFailed, match="would reach"):
+    with pytest.raises(ToolFailed, match=REACHES_SECRET):
         place.sh("true", Profile(str(place.one), (str(path),)))
 
 
@@ -590,7 +618,7 @@ def test_homes_are_hidden_wherever_they_lie(tmp_path: Path) -> None:
     assert view["/"] is Access.READ
 
 
-def test_where_only_allowing_is_possible_what_is_hidden_is_cut_out(tmp_path: Path) -> None:
+def test_hidden_paths_are_left_out_of_an_allow_list(tmp_path: Path) -> None:
     for folder in ("a/secret", "a/open", "b"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "c").symlink_to(tmp_path / "a")
@@ -607,3 +635,173 @@ def test_entries_that_change_nothing_are_left_out_and_parents_come_first() -> No
         {"/h/u/t": read, "/h/u": hide, "/": read, "/h": hide, "/usr": read, "/h/w": write}
     )
     assert list(settled.items()) == [("/", read), ("/h", hide), ("/h/w", write), ("/h/u/t", read)]
+
+
+# What all processes of a user share
+
+SHARED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+segment, queue, semaphore = map(int, sys.argv[1:])
+libc.shmat.restype = ctypes.c_void_p
+libc.setpriority(2, 0, 19)
+tried = {
+    "shmat": libc.shmat(segment, None, 0) not in (None, ctypes.c_void_p(-1).value),
+    "shmctl": libc.shmctl(segment, 0, None) == 0,
+    "msgrcv": libc.msgrcv(queue, ctypes.create_string_buffer(100), 8, 0, 0o4000) >= 0,
+    "msgctl": libc.msgctl(queue, 0, None) == 0,
+    "semctl": libc.semctl(semaphore, 0, 16, 7) == 0,
+}
+print([name for name, worked in tried.items() if worked])
+"""
+
+
+async def test_nothing_that_processes_of_a_user_share_is_reached(place: Place) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    ids = (libc.shmget(0, 4096, 0o1600), libc.msgget(0, 0o1600), libc.semget(0, 1, 0o1600))
+    with subprocess.Popen(["sleep", "1000"]) as beside:  # noqa: ASYNC220 — it only is there
+        try:
+            assert libc.msgsnd(ids[1], struct.pack("l8s", 1, b"message"), 8, 0) == 0
+            done = place.run(sys.executable, "-I", "-S", "-c", SHARED, *map(str, ids))
+            assert done.stdout == "[]\n", done.stderr
+            assert os.getpriority(os.PRIO_PROCESS, beside.pid) < 19
+        finally:
+            beside.kill()
+            libc.shmctl(ids[0], 0, None)
+            libc.msgctl(ids[1], 0, None)
+            libc.semctl(ids[2], 0, 0)
+
+
+async def test_a_command_can_lower_its_own_priority(place: Place) -> None:
+    ours, its = map(int, place.sh("nice; nice -n 5 nice").stdout.split())
+    assert its == min(ours + 5, 19)
+
+
+@pytest.mark.fault("F-39")
+async def test_a_command_of_root_sees_only_files_that_every_user_can_read(place: Place) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root has files that it should not show")
+    with TemporaryDirectory(dir="/var/lib") as folder:
+        _fill(Path(folder))
+        hidden = private.Private((folder,)).paths()
+        assert {f"{folder}/private", f"{folder}/inside"} == {p for p in hidden if folder in p}
+    for path in ("/etc/shadow", "/root/.profile", "/root/.bashrc", "/etc/gshadow"):
+        assert place.sh(f"cat {path}").stdout == ""
+    assert place.sh("cat /etc/passwd").stdout
+    (place.one / "mine").mkdir(mode=0o700)
+    assert place.sh("touch mine/x && ls mine").stdout == "x\n"
+
+
+def _fill(folder: Path) -> None:
+    folder.chmod(0o755)
+    for name, mode in (("private", 0o640), ("public", 0o644)):
+        (folder / name).write_text(SECRET)
+        (folder / name).chmod(mode)
+    (folder / "inside").mkdir(mode=0o700)
+    (folder / "inside" / "public").write_text(SECRET)
+
+
+def test_a_private_path_that_was_deleted_since_the_scan_is_not_hidden(tmp_path: Path) -> None:
+    """Bubblewrap fails on it: all of the sandbox would fall to L1."""
+    if os.geteuid() != 0:
+        pytest.skip("nothing is hidden but from root")
+    (tmp_path / "stays").touch(mode=0o600)
+    (tmp_path / "goes").touch(mode=0o600)
+    found = private.Private((str(tmp_path),), lambda: 0.0)
+    assert {str(tmp_path / "stays"), str(tmp_path / "goes")} <= set(found.paths())
+    (tmp_path / "goes").unlink()
+    assert str(tmp_path / "goes") not in found.paths()
+    assert str(tmp_path / "stays") in found.paths()
+
+
+def test_a_directory_of_private_files_is_hidden_and_the_scan_is_cached(
+    tmp_path: Path,
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("nothing is hidden but from root")
+    now = 0.0
+    (tmp_path / "many").mkdir()
+    for number in range(private.MANY + 1):
+        (tmp_path / "many" / str(number)).touch(mode=0o600)
+    (tmp_path / "one").touch(mode=0o600)
+    found = private.Private((str(tmp_path),), lambda: now)
+    mine = {path for path in found.paths() if path.startswith(str(tmp_path))}
+    assert mine == {str(tmp_path / "many"), str(tmp_path / "one")}
+    (tmp_path / "two").touch(mode=0o600)
+    assert str(tmp_path / "two") not in found.paths()
+    now = private.AGAIN_S
+    assert str(tmp_path / "two") in found.paths()
+
+
+# What lies in a workspace and is not the command's
+
+
+@pytest.fixture
+async def on_path(tmp_path: Path) -> Place:
+    """A workspace with a folder on PATH and an environment, neither of them at its root."""
+    place = Place(tmp_path, SYSTEM)
+    folders = [place.one / "tools" / "bin", place.one / "deep" / "er" / "env" / "bin"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "git").write_text("theirs")
+    (folders[1].parent / "pyvenv.cfg").touch()
+    path = [*SYSTEM, *map(str, folders)]
+    place.sandbox = Sandbox(place.home, place.user, allow_none=False, exec_path=path)
+    assert (await place.sandbox.probe()).level is Level.L2
+    return place
+
+
+async def test_directories_above_a_folder_on_path_cannot_be_renamed(on_path: Place) -> None:
+    for top in ("tools", "deep", "deep/er"):
+        assert on_path.sh(f"touch {top}/mine").returncode == 0
+        assert on_path.python(f"import os; os.rename('{top}', 'away')").returncode != 0
+        assert (on_path.one / top / "mine").exists()
+    for folder in ("tools/bin", "deep/er/env/bin"):
+        assert on_path.sh(f"echo evil > {folder}/git").returncode != 0
+        assert (on_path.one / folder / "git").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("level", [Level.L2, Level.L1], ids=["L2", "L1"])
+async def test_a_link_at_a_folder_of_path_opens_nothing_that_is_hidden(
+    tmp_path: Path, level: Level, no_bwrap: list[str]
+) -> None:
+    weak = level is Level.L1
+    base, site = (no_bwrap, NOWHERE) if weak else (SYSTEM, None)
+    place = Place(tmp_path, base, site)
+    (place.user / "letters").mkdir()
+    (place.user / "letters" / "one").write_text(SECRET)
+    path = [*base, str(place.one / "bin")]
+    place.sandbox = Sandbox(place.home, place.user, allow_none=False, exec_path=path, site=site)
+    assert (await place.sandbox.probe()).level is level
+    assert place.sh(f"ln -s {place.user}/letters bin").returncode == 0
+    assert SECRET not in place.sh(f"cat {place.user}/letters/one bin/one").stdout
+
+
+async def test_our_own_code_is_read_only_where_a_clone_is_the_workspace(place: Place) -> None:
+    profile = Profile(str(ROOT))
+    for path in ("holdfast/tools/exec/shim.py", "holdfast/__init__.py"):
+        done = place.sh(f": >> {path}", profile)  # opened, and nothing written
+        assert done.returncode != 0, path
+    assert place.sh(": >> README.md", profile).returncode == 0
+    code = Profile(str(ROOT / "holdfast" / "tools"))
+    with pytest.raises(ToolFailed, match=REACHES_SECRET):
+        place.sh("true", code)
+
+
+async def test_a_command_plants_no_program_that_gives_its_user_to_others(place: Place) -> None:
+    shutil.copy("/bin/true", place.one / "x")
+    script = (
+        "import os\n"
+        "for attempt in (\n"
+        "    lambda: os.chmod('x', 0o4755),\n"
+        "    lambda: os.chmod(os.open('x', os.O_RDONLY), 0o4755),\n"
+        "    lambda: os.close(os.open('y', os.O_CREAT | os.O_WRONLY, 0o4755)),\n"
+        "    lambda: os.close(os.open('.', os.O_TMPFILE | os.O_WRONLY, 0o4755)),\n"
+        "    lambda: os.mknod('z', 0o104755),\n"
+        "    lambda: os.chmod('x', 0o755),\n"
+        "):\n"
+        "    try: attempt(); print('done')\n"
+        "    except PermissionError: print('denied')\n"
+    )
+    assert place.python(script).stdout.split() == ["denied"] * 5 + ["done"]
+    assert not any(path.stat().st_mode & stat.S_ISUID for path in place.one.iterdir())

@@ -21,9 +21,8 @@ from anyio import to_thread
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from holdfast.cli.question import visible
-from holdfast.cli.tui.files import Files, quoted
-from holdfast.core.execution import hidden
+from holdfast.cli.tui.input.files import Files, quoted
+from holdfast.core.text.escape import is_hidden, reveal
 from holdfast.core.types import Value
 
 # Name, arguments as the help shows them, help.
@@ -117,8 +116,8 @@ def _command(name: str, arguments: str, about: str, *, typed: int) -> Completion
     return Completion(
         f"/{name} " if arguments else f"/{name}",
         start_position=-typed,
-        display=visible(f"/{name} {arguments}".rstrip()),
-        display_meta=visible(about),
+        display=reveal(f"/{name} {arguments}".rstrip()),
+        display_meta=reveal(about),
     )
 
 
@@ -140,7 +139,7 @@ def _is_path(text: str) -> bool:
 
 
 def _may_be_shown(path: str) -> bool:
-    return all(not hidden(c) or unicodedata.category(c) in _HARMLESS for c in path)
+    return all(not is_hidden(c) or unicodedata.category(c) in _HARMLESS for c in path)
 
 
 def _offered(word: Word, path: str) -> Iterator[Completion]:
@@ -151,7 +150,7 @@ def _offered(word: Word, path: str) -> Iterator[Completion]:
     yield Completion(
         f"@{written}" if word.mention else written,
         start_position=-word.length,
-        display=visible(path if word.mention else _last(path)),
+        display=reveal(path if word.mention else _last(path)),
     )
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.cli.tui import ignored
-from holdfast.cli.tui.ignored import Rules
+from holdfast.cli.tui.input import ignored
+from holdfast.cli.tui.input.ignored import IgnoreFile
 from holdfast.core.types import Value
 from holdfast.core.workspace import inside
 
@@ -164,7 +164,7 @@ def _directory(workspace: Path, named: str) -> str | None:
 
 
 def _walk(root: str, budget: _Budget, *, hidden: bool) -> Iterator[str]:
-    pending: deque[tuple[str, tuple[Rules, ...]]] = deque([("", ())])
+    pending: deque[tuple[str, tuple[IgnoreFile, ...]]] = deque([("", ())])
     while pending and not budget.spent:
         below, rules = pending.popleft()
         entries = sorted(_entries(os.path.join(root, below), budget), key=lambda e: e.name)
@@ -197,7 +197,7 @@ def _is_directory(entry: "os.DirEntry[str]", *, follow: bool) -> bool:
         return False
 
 
-def _rules(below: str, entries: list["os.DirEntry[str]"]) -> Iterator[Rules]:
+def _rules(below: str, entries: list["os.DirEntry[str]"]) -> Iterator[IgnoreFile]:
     for entry in entries:
         if entry.name == ".gitignore" and entry.is_file(follow_symlinks=False):
             with suppress(OSError), open(entry.path, encoding="utf-8", errors="replace") as file:

@@ -45,7 +45,7 @@ class _Group(Value):
         return fitting and self.pattern.match(path) is not None
 
 
-class Rules(Value):
+class IgnoreFile(Value):
     """The rules of one file."""
 
     below: str  # the directory it stands in, with a slash behind; empty: where the walk began
@@ -60,12 +60,12 @@ class Rules(Value):
         return None
 
 
-def read(below: str, text: str) -> Rules:
+def read(below: str, text: str) -> IgnoreFile:
     """The rules that `text` holds for the directory `below`."""
-    return Rules(below, _groups(text[:LONGEST]))
+    return IgnoreFile(below, _groups(text[:LONGEST]))
 
 
-def ignores(rules: tuple[Rules, ...], path: str, name: str, *, directory: bool) -> bool:
+def ignores(rules: tuple[IgnoreFile, ...], path: str, name: str, *, directory: bool) -> bool:
     """Whether `path` is left out by the files above it, the nearest of which stands last."""
     for one in reversed(rules):
         if (verdict := one.verdict(path, name, directory=directory)) is not None:

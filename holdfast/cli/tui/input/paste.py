@@ -7,7 +7,7 @@ while the terminal is open, so a line from the history, or one that waits, still
 
 An edit takes a label whole or leaves it whole (`mended`); so no text is lost in half a label.
 
-Where a terminal hands over the paths of pictures, the pictures are meant (cli/attachments.py).
+Where a terminal hands over the paths of pictures, the pictures are meant (cli/run/attachments.py).
 """
 
 import re
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from holdfast.cli import attachments
-from holdfast.cli.attachments import Attachment, Pasted, Unreadable
-from holdfast.cli.tui.files import quoted
+from holdfast.cli.run import attachments
+from holdfast.cli.run.attachments import Attachment, BadAttachment, Pasted
+from holdfast.cli.tui.input.files import quoted
 from holdfast.core.types import Value
 
 LINES = 8
@@ -54,7 +54,7 @@ class Pastes:
         if paths := attachments.dropped(text):
             try:
                 return " ".join([self._picture(path, into) for path in paths])
-            except Unreadable as why:
+            except BadAttachment as why:
                 self._say(str(why))
         return self._text(text, into) if is_large(text) else text
 

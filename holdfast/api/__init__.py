@@ -1,0 +1,1 @@
+"""The HTTP API: schema, endpoints, routes, authentication and the server."""

@@ -1,0 +1,1 @@
+"""The routes of the API, grouped by what they are about."""

@@ -1,0 +1,64 @@
+"""Events: one struct for all kinds. Each kind has its own fields, and sends no others."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.api.schema.runs import UsageObject
+
+TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})  # the last of a run
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event of a run or a session. A field that its kind does not have has its default."""
+
+    event: str  # its kind
+    seq: int
+    run_id: str = ""  # some events of a session belong to no run
+    timestamp: float = 0.0
+    turn: int = 0
+    delta: str = ""
+    output: str = ""
+    tool: str = ""
+    preview: str = ""
+    reason: str = ""
+    code: str = ""
+    outcome: str = ""
+    summary: str = ""
+    error: Any = None  # a text in `run.failed`; true or false in `tool.completed`
+    call_id: str = ""
+    request_id: str = ""
+    command: str = ""
+    description: str = ""
+    choices: tuple[str, ...] = ()
+    choice: str = ""
+    expires_at: float = 0.0
+    sandbox: str = ""
+    process_id: str = ""
+    how: str = ""
+    exit_code: int | None = None
+    lines: str = ""
+    question: str = ""
+    options: tuple[str, ...] = ()
+    child_run_id: str = ""
+    name: str = ""
+    status: str = ""
+    background: bool = False
+    detach: bool = False
+    notify_on_complete: bool = False
+    input: str = ""
+    input_id: str = ""
+    images: int = 0
+    duration: float = 0.0
+    usage: UsageObject | None = None
+
+    @property
+    def why(self) -> str:
+        """The text of the error or the reason; empty if the event has neither."""
+        match self.error:
+            case str(text):
+                return text
+            case {"message": str(text)}:
+                return text
+            case _:
+                return self.reason

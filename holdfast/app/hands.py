@@ -1,0 +1,35 @@
+"""Build what runs commands: the spawner, the sandbox, and the tools that use them."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from anyio.abc import TaskGroup
+
+from holdfast.config.settings import Config
+from holdfast.core.redaction import Redactor
+from holdfast.host import machine
+from holdfast.host.machine import JournalClock
+from holdfast.tools import process, terminal
+from holdfast.tools.exec.commands import Commands
+from holdfast.tools.exec.record import CALLS
+from holdfast.tools.exec.spawn import Spawner
+from holdfast.tools.sandbox.sandbox import Sandbox
+from holdfast.tools.tool import Tool
+
+
+def build_hands(
+    config: Config, redactor: Redactor, tasks: TaskGroup, clock: JournalClock
+) -> tuple[Commands, Spawner, Sequence[Tool[Any]]]:
+    """Build the command runner; returned with its spawner, to be closed, and its tools."""
+    spawner = Spawner(config.home / CALLS, os.getpid(), clock.now, machine.users_umask())
+    sandbox = Sandbox(
+        config.home,
+        config.user_home,
+        allow_none=config.sandbox.allow_none,
+        container=config.sandbox.container,
+        memory_mb=config.terminal.memory_mb,
+    )
+    hands = Commands(spawner, sandbox, redactor, tasks, clock)
+    tools = (*terminal.tools(hands, config.terminal.memory_mb), *process.tools(hands))
+    return hands, spawner, tools

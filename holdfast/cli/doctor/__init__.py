@@ -1,0 +1,1 @@
+"""`holdfast doctor`: check the installation, and fix what needs no decision."""

@@ -1,0 +1,1 @@
+"""The conversation line by line, for dumb terminals and programs."""

@@ -1,0 +1,1 @@
+"""Commands for the operator: approvals, audit, backup, channels, outbox, users, sandbox."""

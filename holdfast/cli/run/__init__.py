@@ -1,0 +1,1 @@
+"""`holdfast run` and `holdfast runs`: one run, its output and its questions."""

@@ -1,0 +1,1 @@
+"""`holdfast gateway`: run, start, stop and install the gateway as a service."""

@@ -1,0 +1,1 @@
+"""`holdfast sessions`: list, search, export and import."""

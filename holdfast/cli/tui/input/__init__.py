@@ -1,0 +1,1 @@
+"""What is typed: completion of commands and files, the history, and pasted text."""

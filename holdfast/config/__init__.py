@@ -1,0 +1,1 @@
+"""Settings: read from `config.toml` and the environment, checked once, then frozen."""

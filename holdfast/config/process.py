@@ -1,0 +1,153 @@
+"""The configuration of this process. Only this module reads the environment."""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.channels import OWN
+from holdfast.config.home import find_home
+from holdfast.config.load import ENVIRONMENT, GIVING, load
+from holdfast.config.secrets import Secret
+from holdfast.config.settings import SETTINGS, Config, shown
+from holdfast.config.vendors import VENDORS, Vendor
+from holdfast.core.life.lifecycle import Supervisor
+
+# Those that set no key, and those that are for tests.
+_OTHER_VARIABLES = (
+    "HOLDFAST_HOME",
+    "HOLDFAST_DEBUG",
+    *(name for names in OWN.values() for name in names),
+)
+_TEST_VARIABLES = ("HOLDFAST_TORTURE_", "HOLDFAST_FUZZ_", "HOLDFAST_RESTARTS")
+
+LAUNCHD_LABEL = "org.holdfast.gateway"
+_SUPERVISION = (
+    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
+    *("SYSTEMD_EXEC_PID", "MANAGERPID"),
+)
+
+
+def from_process(overrides: Mapping[str, str]) -> Config:
+    """The configuration of this process; `overrides` are the flags, by key.
+
+    Secrets leave the environment with it, so that no child inherits them. (Linux still
+    shows the environment a process was started with in /proc; see `holdfast.app` for that.)
+    """
+    config = load(os.environ, overrides)
+    used = [name for name, key in GIVING.items() if config.origins[key] == f"environment {name}"]
+    for name in (*ENVIRONMENT, *used):
+        if SETTINGS[GIVING[name]].meta.extra:
+            os.environ.pop(name, None)
+    for name in config.channels.secrets:
+        os.environ.pop(name, None)
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Who watches this process, where it listens, and how often it wants a sign of life."""
+
+    by: Supervisor = Supervisor.NONE
+    socket: str = ""  # empty: nobody listens
+    watchdog_s: float = 0.0  # 0: no sign of life is wanted
+    of_user: bool = False  # systemd's manager is a user's, not the machine's
+
+
+def take_supervision() -> Supervision:
+    """Who supervises this process. What says so is for us alone: no child inherits it."""
+    found = find_supervision(os.environ, os.getpid())
+    for name in _SUPERVISION:
+        os.environ.pop(name, None)
+    return found
+
+
+def find_supervision(environ: Mapping[str, str], pid: int) -> Supervision:
+    """What the environment says of the supervisor of process `pid`."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    by = Supervisor.NONE
+    if environ.get("XPC_SERVICE_NAME") == LAUNCHD_LABEL:
+        by = Supervisor.LAUNCHD
+    elif address or environ.get("SYSTEMD_EXEC_PID") == str(pid):
+        by = Supervisor.SYSTEMD
+    usec = environ.get("WATCHDOG_USEC", "")
+    ours = environ.get("WATCHDOG_PID") in (None, "", str(pid))
+    wanted = bool(address) and ours and usec.isascii() and usec.isdigit()
+    of_user = by is Supervisor.SYSTEMD and bool(environ.get("MANAGERPID"))
+    return Supervision(by, address, int(usec) / 1e6 if wanted else 0.0, of_user)
+
+
+def environment(config: Config) -> dict[str, str]:
+    """The environment this process was given, for another one of ours: with its secrets."""
+    given = {n: k for n, k in GIVING.items() if config.origins[k] == f"environment {n}"}
+    values = {key: value for key, value, _ in shown(config)}
+    hidden = {n: v.reveal() for n, k in given.items() if isinstance(v := values[k], Secret)}
+    of_channels = {
+        name: given.secret.reveal()
+        for name, given in config.channels.secrets.items()
+        if given.origin == f"environment {name}"
+    }
+    return {**os.environ, **hidden, **of_channels}
+
+
+def again(config: Config) -> Config:
+    """What the next one of ours would be configured with, as the home is now."""
+    flags = {key: str(value) for key, value, origin in shown(config) if origin == "flag"}
+    return load({**environment(config), "HOLDFAST_HOME": str(config.home)}, flags)
+
+
+def peek(overrides: Mapping[str, str]) -> Config:
+    """As `from_process`, and the secrets stay: for who tries several and starts no child."""
+    return load(os.environ, overrides)
+
+
+def vendors_found() -> list[Vendor]:
+    """The vendors that the environment of this process has a key for."""
+    return [vendor for vendor in VENDORS if os.environ.get(vendor.variable)]
+
+
+def process_home() -> Path:
+    """The home of this process, whatever may be wrong in it."""
+    return find_home(os.environ)
+
+
+def wants_no_colour() -> bool:
+    """Whether somebody has asked every program for plain text (NO_COLOR, not empty)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def can_draw() -> bool:
+    """Whether the terminal can move its cursor, as far as it says so (TERM)."""
+    return os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+def folds_again() -> bool:
+    """Whether the terminal folds its lines anew when it becomes narrower, as most do."""
+    stiff = "XTERM_VERSION" in os.environ or "STY" in os.environ
+    return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
+
+
+def debugging() -> bool:
+    """Whether somebody wants to see our traces (HOLDFAST_DEBUG=1)."""
+    return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
+    """Variables that look like ours and are not, each with what to do about it."""
+    prefix = "HOLDFAST_"
+    known = [n for n in (*ENVIRONMENT, *_OTHER_VARIABLES) if n.startswith(prefix)]
+    bare = [name.removeprefix(prefix) for name in known]
+    for name in sorted(environ):
+        if not name.startswith(prefix) or name.startswith(_TEST_VARIABLES) or name in known:
+            continue
+        close = difflib.get_close_matches(name.removeprefix(prefix), bare, n=1)
+        yield (
+            name,
+            f"did you mean {prefix}{close[0]}?" if close else f"known are {', '.join(known)}",
+        )
+
+
+def search_path() -> str:
+    """Where this process finds commands."""
+    return os.environ.get("PATH") or os.defpath

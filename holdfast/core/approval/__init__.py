@@ -1,0 +1,1 @@
+"""Approval: what may run without a question, what must be asked, and which answers count."""

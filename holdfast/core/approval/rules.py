@@ -1,0 +1,280 @@
+"""Permissions: typed rules, and the check of a literal command against a rule.
+
+A rule names an executable, the flags it may have and the kind of every other word. A rule allows
+only what it names. If it does not recognize a word, the user is asked; it never guesses. Rules
+only save questions: the protection is the sandbox, and no rule applies below L1.
+
+A rule must mean the same to the program as to us, for GNU, BSD and busybox. Therefore:
+
+* `--` is never allowed. For most programs it ends the options; for `find` it does not.
+* A flag after an operand is a flag for GNU and an operand for others: it must be harmless as both.
+* A long flag takes its value only after `=`, and is not abbreviated.
+* Short flags may be clustered; digits may not (`tail -5c 7` reads the file `7`).
+* A path is judged by its text and by what `CommandPlace.paths` says about it: the planner has
+  followed it below the workspace. For a path that was not followed, the user is asked.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from holdfast.core.approval.execution import BUILTINS, Parsed, Seen, render
+from holdfast.core.text.escape import escape
+from holdfast.core.types import Fact, Value
+
+
+class WordKind(StrEnum):
+    PATH = "path"  # a file or directory in the workspace, or nothing yet
+    FILE = "file"  # the same, and no directory
+    NUMBER = "number"
+    COUNT = "count"  # small, without a sign
+    SECONDS = "seconds"  # less than 1,000
+    WORD = "word"
+    TEXT = "text"
+    SET = "set"  # characters for `tr`
+    PATTERN = "pattern"  # a regular expression that needs little memory in every implementation
+    GLOB = "glob"
+    FIELDS = "fields"
+    KEY = "key"
+    SIZE = "size"
+    TYPE = "type"
+    FORMAT = "+format"
+    LAYOUT = "layout"  # a format of `stat`
+    REVISION = "revision"  # only in rules of older journals
+
+
+class Rule(Fact, tag="rule"):
+    exe: str
+    subcommand: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()  # flags without a value
+    valued: Mapping[str, WordKind] = {}  # flags with a value
+    positional: tuple[WordKind, ...] = ()  # the kinds of the first operands
+    rest: WordKind | None = None  # the kind of all further operands; None: there are none
+    least: int = 0
+    most: int = 32
+    plain: bool = False  # this program has no flags
+    program: str = ""  # its path; empty: in a system directory
+    lines: bool = False  # accepts `-20` as a word
+    late: bool = False  # flags may follow operands: all operands are read, none is written
+    expression: bool = False  # `find`: paths, then only flags and values
+    linux: frozenset[str] = frozenset()  # flags with another meaning on other systems
+
+
+class LineRule(Fact, tag="line", omit_defaults=True):
+    """The permission to run exactly this line in this directory with these programs and files."""
+
+    what: Parsed
+    cwd: str
+    programs: dict[str, str]
+    files: dict[str, str] = {}  # path → sha256: a changed script is not permitted
+    background: bool = False
+    terminal: bool = False
+    workspace: str = ""  # what it may write to; empty in rules of older journals: any
+
+
+class HostRule(Fact, tag="host"):
+    """The permission to connect to one host."""
+
+    name: str
+
+
+Permission = Rule | LineRule | HostRule
+
+
+class CommandPlace(Value):
+    """The directory of a command, and what is at the words that could be paths."""
+
+    workspace: str
+    cwd: str
+    paths: Mapping[str, Seen] = {}  # a path that is missing here was not followed
+    linux: bool = False  # `grep` is GNU grep on Linux
+
+
+SYSTEM = ("/bin", "/usr/bin", "/usr/local/bin")
+OWN = ("/bin", "/usr/bin")  # not /usr/local: a `cat` there may be any program
+_BEGINS = re.compile(r"[\w.]")
+_LINES = re.compile(r"-[0-9]{1,9}")
+_WIDTH = r"[-_0^#+:]?[0-9]{0,2}"  # a wider field could produce gigabytes of blanks
+_SHAPES: Mapping[WordKind, re.Pattern[str]] = {
+    WordKind.NUMBER: re.compile(r"[+-]?[0-9]{1,12}"),
+    WordKind.COUNT: re.compile(r"[0-9]{1,6}"),
+    WordKind.SECONDS: re.compile(r"[0-9]{1,3}(\.[0-9]{1,3})?"),
+    WordKind.WORD: re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*"),
+    WordKind.TEXT: re.compile(r".*", re.DOTALL),
+    WordKind.SET: re.compile(r"(?!.*\*[0-9]{4}).*", re.DOTALL),  # `[a*999999999]` takes long
+    # No back reference, which can take unlimited time. A repeat copies what it repeats (glibc does
+    # so for `+` too), and nested repeats copy copies. So at most one count, of two digits and of a
+    # single character, and at most one `+` after a group or another repeat.
+    WordKind.PATTERN: re.compile(
+        r"(?=.{0,1000}\Z)(?!.*\\[1-9])"
+        r"(?!.*\{[0-9,]*[0-9]{3})(?!.*\{[0-9,].*\{[0-9,])(?!.*[)}*+?]\\?\{[0-9,])"
+        r"(?!.*[)}*+?]\\?\+.*[)}*+?]\\?\+).*",
+        re.DOTALL,
+    ),
+    WordKind.GLOB: re.compile(r"[^*]{0,200}(\*[^*]{0,200}){0,8}", re.DOTALL),
+    WordKind.FIELDS: re.compile(r"[0-9]{0,6}(-[0-9]{0,6})?(,[0-9]{0,6}(-[0-9]{0,6})?){0,50}"),
+    WordKind.KEY: re.compile(r"([0-9]{1,6}(\.[0-9]{1,6})?[bdfgiMhnRrV]*,?){1,2}"),
+    WordKind.SIZE: re.compile(r"[+-]?[0-9]{1,12}[bcwkMG]?"),
+    WordKind.TYPE: re.compile(r"[bcdflps](,[bcdflps])*"),
+    WordKind.FORMAT: re.compile(rf"\+([^%]|%{_WIDTH}[A-Za-z%])*", re.DOTALL),
+    # `I` is not a field but a flag, after which any width may follow.
+    WordKind.LAYOUT: re.compile(rf"([^%]|%{_WIDTH}[A-HJ-Za-z%])*", re.DOTALL),
+    WordKind.REVISION: re.compile(r"[\w.@:~^][\w./@:~^-]*"),
+}
+
+
+def allows(rule: Rule, argv: tuple[str, ...], program: str | None, place: CommandPlace) -> bool:
+    """Tell if `rule` allows `argv`, run as `program` at `place`."""
+    head = (rule.exe, *rule.subcommand)
+    if argv[: len(head)] != head or not _is_the_program(rule, program, place):
+        return False
+    words = _positionals(rule, argv[len(head) :], place)
+    if words is None or not rule.least <= len(words) <= rule.most:
+        return False
+    if not is_under(place.cwd, place.workspace):
+        return False
+    more = len(words) - len(rule.positional)
+    kinds = (*rule.positional, *[rule.rest] * more)
+    return all(_fits(kind, word, place) for kind, word in zip(kinds, words, strict=False))
+
+
+def is_under(path: str, root: str) -> bool:
+    """Tell if the absolute `path` is `root` or below it, by its text."""
+    root = root.rstrip("/")
+    return bool(root) and ".." not in path.split("/") and f"{path}/".startswith(f"{root}/")
+
+
+def is_system(program: str | None, name: str, place: CommandPlace) -> bool:
+    """Tell if `program` is the system's own `name`, which no tool can write."""
+    if program is None or is_under(program, place.workspace):
+        return False
+    return program in [f"{directory}/{name}" for directory in OWN]
+
+
+def is_held(wanted: object, held: tuple[Permission, ...]) -> bool:
+    """Tell if `wanted` is among `held`; older rules about a line are for every workspace."""
+    if isinstance(wanted, LineRule) and replace(wanted, workspace="") in held:
+        return True
+    return wanted in held
+
+
+def describe(permission: Permission) -> str:
+    """Describe a permission in full, for people."""
+    if isinstance(permission, Rule):
+        return f"any {_describe_rule(permission)}"
+    if isinstance(permission, HostRule):
+        return f"the network host {escape(permission.name)}"
+    by = ", ".join(escape(where) for _, where in sorted(permission.programs.items())) or "none"
+    so = " in the background" * permission.background + " with a terminal" * permission.terminal
+    on = ", ".join(map(escape, sorted(permission.files)))
+    on = f"; as long as these stay as they are: {on}" if on else ""
+    if permission.workspace not in ("", permission.cwd):
+        on += f"; workspace: {escape(permission.workspace)}"
+    line = f"exactly {render(permission.what)}{so} in {escape(permission.cwd)}"
+    return f"{line} (programs: {by}{on})"
+
+
+def _describe_rule(rule: Rule) -> str:
+    words = [rule.program or rule.exe, *rule.subcommand]
+    words += [f"[{flag}]" for flag in sorted(rule.flags)]
+    words += ["[-<number>]"] if rule.lines else []
+    words += [f"[{flag} <{kind}>]" for flag, kind in sorted(rule.valued.items())]
+    words += [f"<{kind}>" for kind in rule.positional]
+    words += [f"<{rule.rest}>…"] if rule.rest else []
+    return f"{' '.join(words)} ({rule.least} to {rule.most} words)"
+
+
+def _is_the_program(rule: Rule, program: str | None, place: CommandPlace) -> bool:
+    if rule.program:
+        return program == rule.program
+    return rule.exe in BUILTINS or is_system(program, rule.exe, place)
+
+
+def _positionals(rule: Rule, words: tuple[str, ...], place: CommandPlace) -> list[str] | None:
+    """Return the words that are not flags; None if there is a flag that is not allowed."""
+    if rule.plain:
+        return list(words)
+    found: list[str] = []
+    flagged = False
+    rest = iter(words)
+    for word in rest:
+        if word.startswith("-") or word in rule.flags:
+            if found and not _may_follow(rule, words, found[0], place):
+                return None
+            if not _flag_fits(rule, word, rest, place):
+                return None
+            flagged = True
+        elif flagged and rule.expression:
+            return None
+        else:
+            found.append(word)
+    return found
+
+
+def _may_follow(rule: Rule, words: tuple[str, ...], operand: str, place: CommandPlace) -> bool:
+    """Tell if flags may follow `operand`: for some programs they are operands there."""
+    behind = words[words.index(operand) + 1 :]
+    return rule.expression or (rule.late and all(_stays(word, place) for word in behind))
+
+
+def _stays(word: str, place: CommandPlace) -> bool:
+    """Tell if `word` was followed as a path and stays in the workspace."""
+    return place.paths.get(word, Seen.ASTRAY) is not Seen.ASTRAY
+
+
+def _flag_fits(rule: Rule, word: str, rest: Iterator[str], place: CommandPlace) -> bool:
+    if not place.linux and not rule.linux.isdisjoint(_letters(word)):
+        return False
+    if word in rule.flags:
+        return True
+    if word.startswith("--"):
+        name, _, value = word.partition("=")
+        return name in rule.valued and name != word and _fits(rule.valued[name], value, place)
+    if rule.expression:
+        return word in rule.valued and _next_fits(rule.valued[word], rest, place)
+    if rule.lines and _LINES.fullmatch(word):
+        return True
+    for at, flag in enumerate(_letters(word), start=2):
+        if flag in rule.valued:
+            kind, attached = rule.valued[flag], word[at:]
+            return _fits(kind, attached, place) if attached else _next_fits(kind, rest, place)
+        if flag not in rule.flags:
+            return False
+    return word != "-"
+
+
+def _letters(word: str) -> list[str]:
+    """Split a cluster of short flags; a long flag stays whole."""
+    return [word] if word.startswith("--") else [f"-{letter}" for letter in word[1:]]
+
+
+def _next_fits(kind: WordKind, rest: Iterator[str], place: CommandPlace) -> bool:
+    value = next(rest, "-")
+    signed = kind in (WordKind.NUMBER, WordKind.SIZE)
+    return (signed or not value.startswith("-")) and _fits(kind, value, place)
+
+
+def _fits(kind: WordKind | None, word: str, place: CommandPlace) -> bool:
+    match kind:
+        case None:  # the rule allows no further words
+            return False
+        case WordKind.PATH:
+            return _in_workspace(word, place)
+        case WordKind.FILE:
+            return _in_workspace(word, place) and place.paths[word] is not Seen.DIRECTORY
+        case _:
+            return _SHAPES[kind].fullmatch(word) is not None
+
+
+def _in_workspace(word: str, place: CommandPlace) -> bool:
+    """Tell if `word` names a path in the workspace, by its text and by where it leads.
+
+    A first character with a special meaning, as in `tail +5f`, `-`, `~` or `@file`, is refused.
+    """
+    if not _stays(word, place) or ".." in word.split("/"):
+        return False
+    if word.startswith("/"):
+        return is_under(word, place.workspace)
+    return _BEGINS.match(word) is not None

@@ -1,0 +1,1 @@
+"""The state machines of runs, tool calls, child runs and background processes."""

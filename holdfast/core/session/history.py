@@ -1,0 +1,350 @@
+"""The transcript: events in, model messages out.
+
+An input appears where a run read it. A call without a result in the journal gets one, because
+providers refuse a conversation with open calls. Such calls come from a crash, from a run that
+ended between two records, and from a history that a client sent. While the session has an
+interruption mark (a run was cut and none has completed since), each run that starts or goes on
+tells the model so, once, before its input. Only the active run has open calls; the end of another
+run (one that was stopped in the queue) does not affect them.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
+from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
+from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled
+from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.run import (
+    CutCause,
+    ModelAnswered,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunResumed,
+)
+from holdfast.core.session import compaction
+from holdfast.core.session.compaction import Filling, Measured
+from holdfast.core.session.session import (
+    MarkCleared,
+    SessionMarked,
+    SessionReset,
+    SessionSeeded,
+    Undone,
+)
+from holdfast.core.types import CallId, Fact, InputId, RunId
+
+_CAUSES: dict[str, str] = {
+    CutCause.RESTART: "gateway restart",
+    CutCause.SHUTDOWN: "gateway shutdown",
+    CutCause.TERMINAL: "gateway shutdown",
+    CutCause.CRASH: "gateway interruption",
+}
+
+
+def resume_note(cause: str) -> str:
+    """Return the note to the model when a run goes on after `cause` cut it."""
+    what = _CAUSES.get(cause, "gateway interruption")
+    return (
+        f"[System note: Your previous turn was cut by a {what}. The history above is intact. "
+        "If tool results are unfinished or unknown, deal with those first, then go on with the "
+        "task where it stopped.]"
+    )
+
+
+RESULTS_NOTE = (
+    "[System note: The conversation above ends with tool results that were not answered. "
+    "Read each tool result, then turn to the message below.]"
+)
+
+
+class Transcript:
+    """A session's messages, built fact by fact. The same facts give the same messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._past: list[Message] = []  # messages the model no longer reads
+        self._undone: list[tuple[int, list[Message]]] = []  # also not read; with their position
+        self.instructions: dict[RunId, str] = {}  # of unfinished runs
+        self._waiting: dict[InputId, InputAdmitted] = {}
+        self._open: dict[CallId, None] = {}
+        self._mark = ""  # the cause of a cut after which no run has completed
+        self._note = ""  # a note that the model has not read yet
+        self._at_work = RunId("")  # the active run; empty at first
+        self._begun: dict[RunId, int] = {}  # the position of each run's first message
+        self.imported = False  # the model's messages begin with those of an imported file
+        self._compactions: list[HistoryCompacted] = []  # the last one is in force
+        self._estimate = 0  # tokens of what the model reads
+        self._since = -1  # tokens of the messages since `measured`; -1: it counted others
+        self.measured: Measured | None = None  # the model's own count of its last request
+
+    def add(self, fact: Fact) -> None:
+        """Apply one more fact. Facts without a message change nothing."""
+        if (take := self.TAKES.get(type(fact))) is not None:
+            take(self, fact)
+
+    def _take_input(self, fact: InputAdmitted) -> None:
+        self._waiting[fact.input_id] = fact
+        if fact.instructions:
+            self.instructions[fact.run_id] = fact.instructions
+
+    def _read_input(self, fact: InputPromoted) -> None:
+        self._at_work = fact.run_id
+        first = fact.run_id not in self._begun
+        self._read(self._waiting.pop(fact.input_id), first=first)
+        self._begun.setdefault(fact.run_id, len(self.messages) - 1)
+
+    def _drop_input(self, fact: InputSuperseded | InputRefused) -> None:
+        self._waiting.pop(fact.input_id, None)
+
+    def _take_answer(self, fact: ModelAnswered) -> None:
+        self._note = ""
+        if fact.usage.input_tokens:
+            self.measured = Measured(fact.usage.input_tokens, self._estimate)
+            self._since = 0
+        self._take(Assistant(fact.text, fact.calls))
+
+    def _take_result(self, fact: CallSettled) -> None:
+        self._take(ToolResult(fact.call_id, fact.text))
+
+    def _resume(self, fact: RunResumed) -> None:
+        if fact.cause and self._mark and self.messages:
+            self._at_work = fact.run_id
+            self._note = resume_note(self._mark)
+
+    def _end_run(self, fact: RunCompleted | RunFailed | RunCancelled) -> None:
+        self._end(fact.run_id)
+        if type(fact) is RunCompleted:
+            self._mark = ""
+
+    def _reset(self, fact: SessionReset) -> None:
+        self._past += self._clear()
+        self._mark = self._note = ""
+
+    def _take_seed(self, fact: SessionSeeded) -> None:
+        self.imported = fact.imported
+        self._seed(fact.messages)
+
+    def _take_back(self, fact: Undone) -> None:
+        self._undo()
+
+    def _compact(self, fact: HistoryCompacted) -> None:
+        if fact.upto <= len(self.messages):  # else it is about messages that are gone
+            self._compactions.append(fact)
+            self._measure_again()
+
+    def _set_mark(self, fact: RunInterrupted | SessionMarked) -> None:
+        self._mark = fact.cause
+
+    def _clear_mark(self, fact: MarkCleared) -> None:
+        self._mark = self._note = ""
+
+    TAKES: ClassVar[dict[type[Fact], Callable[[Any, Any], None]]] = {
+        InputAdmitted: _take_input,
+        InputPromoted: _read_input,
+        InputSuperseded: _drop_input,
+        InputRefused: _drop_input,
+        ModelAnswered: _take_answer,
+        CallSettled: _take_result,
+        RunInterrupted: _set_mark,
+        RunResumed: _resume,
+        RunCompleted: _end_run,
+        RunFailed: _end_run,
+        RunCancelled: _end_run,
+        SessionReset: _reset,
+        SessionSeeded: _take_seed,
+        SessionMarked: _set_mark,
+        MarkCleared: _clear_mark,
+        Undone: _take_back,
+        HistoryCompacted: _compact,
+    }
+
+    @property
+    def compacted(self) -> HistoryCompacted | None:
+        """The compaction in force."""
+        return self._compactions[-1] if self._compactions else None
+
+    def used(self, overhead: int) -> int:
+        """Return the tokens of the next request; `overhead`: an estimate of what is around it."""
+        factor = compaction.scale(self.measured, overhead)
+        if self.measured is not None and self._since >= 0:
+            return int(self.measured.tokens + factor * self._since)
+        return int(factor * (overhead + self._estimate))
+
+    def filling(self, window: int, overhead: int) -> Filling:
+        """Return what fills a window of that many tokens; 0: its size is not known."""
+        done = self.compacted
+        seen = compaction.view(self.messages, done)
+        factor = compaction.scale(self.measured, overhead)
+        results = [m for m in seen if isinstance(m, ToolResult)]
+        hidden = done.upto if done is not None else 0
+        summary = seen[:1] if hidden else []
+        others = compaction.estimate_all(seen) - compaction.estimate_all([*results, *summary])
+        return Filling(
+            window=window,
+            used=self.used(overhead),
+            overhead=int(factor * overhead),
+            summary=int(factor * compaction.estimate_all(summary)),
+            messages=int(factor * others),
+            results=int(factor * compaction.estimate_all(results)),
+            count=len(seen),
+            hidden=hidden,
+            measured=self._since >= 0,
+        )
+
+    def _measure_again(self) -> None:
+        self._estimate = compaction.estimate_all(compaction.view(self.messages, self.compacted))
+        self._since = -1
+
+    def for_model(self) -> list[Message]:
+        """Return the messages for the model: every call has a result, and the note is included."""
+        messages = compaction.view(self.without_note(), self.compacted)
+        if self._note and (at := self._unanswered(messages)) < len(messages):
+            messages[at] = replace(messages[at], text=f"{self._note}\n\n{messages[at].text}")
+        elif self._note:
+            messages.append(User(self._note))
+        return messages
+
+    def without_note(self) -> list[Message]:
+        """Return the same messages without the note, as the start of another session."""
+        return [*self.messages, *(ToolResult(call_id, UNKNOWN_TEXT) for call_id in self._open)]
+
+    def _unanswered(self, messages: list[Message]) -> int:
+        """Return the position of the active run's last inputs; the end if there are none."""
+        at = len(messages)
+        shorter = len(self.messages) + len(self._open) - at
+        summary = bool(self._compactions and self._compactions[-1].upto)
+        begun = max(self._begun.get(self._at_work, at + shorter) - shorter, summary)
+        while at > begun and isinstance(messages[at - 1], User):
+            at -= 1
+        return at
+
+    def whole(self) -> tuple[Message, ...]:
+        """Return all messages of the session, for people."""
+        return (*self._past, *self._all_since_reset())
+
+    def settled(self, run_id: RunId) -> tuple[Message, ...]:
+        """Return all messages before the first one of that run, if it has read any yet."""
+        return (*self._past, *self._all_since_reset(self._begun.get(run_id)))
+
+    def result_of(self, call_id: CallId) -> str | None:
+        """Return the result of a call since the last reset, as it was; None if there is none."""
+        results = (m for m in reversed(self.messages) if isinstance(m, ToolResult))
+        return next((m.text for m in results if m.call_id == call_id), None)
+
+    def last_input(self) -> str:
+        """Return the text of all inputs of the run that read one last; empty if there is none."""
+        return "\n\n".join(m.text for m in self._last_inputs() if m.text)
+
+    def last_images(self) -> tuple[Image, ...]:
+        """Return the images of these inputs."""
+        return tuple(image for m in self._last_inputs() for image in m.images)
+
+    def _last_inputs(self) -> list[User]:
+        last = self.messages[max(self._begun.values()) :] if self._begun else ()
+        return [m for m in last if isinstance(m, User)]
+
+    def _all_since_reset(self, end: int | None = None) -> list[Message]:
+        """Return all messages since the last reset, undone ones too, up to position `end`."""
+        found, at = list[Message](), 0
+        for where, undone in self._undone:
+            if end is not None and where > end:
+                break
+            found += (*self.messages[at:where], *undone)
+            at = where
+        return found + self.messages[at:end]
+
+    def _undo(self) -> None:
+        if self._begun:
+            last = max(self._begun, key=self._begun.__getitem__)
+            at = self._begun.pop(last)
+            self._close_open_calls()
+            before = [(where, undone) for where, undone in self._undone if where < at]
+            stays = at + sum(len(undone) for _, undone in before)
+            self._undone = [*before, (at, self._all_since_reset()[stays:])]
+            del self.messages[at:]
+            self._compactions = [c for c in self._compactions if c.upto <= at]
+            self._measure_again()
+
+    def _clear(self) -> list[Message]:
+        """Remove all messages for the model, and return them with the undone ones."""
+        self._begun = {}
+        self.imported = False
+        self._close_open_calls()
+        removed, self.messages, self._undone = self._all_since_reset(), [], []
+        self._compactions = []
+        self._measure_again()
+        return removed
+
+    def _seed(self, messages: tuple[Message, ...]) -> None:
+        """Add the first messages, repaired. Undo never removes them, as no run has read them."""
+        for message in messages:
+            self._take(message)
+        self._close_open_calls()
+
+    def _read(self, admitted: InputAdmitted, *, first: bool) -> None:
+        if admitted.history is not None:
+            removed = self._clear()
+            for message in admitted.history:
+                self._take(message)
+            self._keep_missing(removed)
+        self._close_open_calls()
+        if first:
+            self._note = self._first_note()
+        self._take(User(admitted.text, admitted.images))
+
+    def _first_note(self) -> str:
+        """Return the note before a run's first input; empty if there is nothing to resume."""
+        if not self.messages:
+            return ""
+        if self._mark:
+            return resume_note(self._mark)
+        return RESULTS_NOTE if isinstance(self.messages[-1], ToolResult) else ""
+
+    def _keep_missing(self, removed: list[Message]) -> None:
+        """Keep, for people, the messages that the client's history lacks. Most lack none."""
+        repeated = Counter(self.messages)
+        for message in removed:
+            if repeated[message]:
+                repeated[message] -= 1
+            else:
+                self._past.append(message)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, ToolResult):
+            if message.call_id in self._open:  # providers refuse a result without a call
+                del self._open[message.call_id]
+                self._append(message)
+            return
+        self._close_open_calls()
+        self._append(message)
+        if isinstance(message, Assistant):
+            self._open = dict.fromkeys(c.call_id for c in message.calls)
+
+    def _append(self, message: Message) -> None:
+        self.messages.append(message)
+        size = compaction.estimate(message)
+        self._estimate += size
+        if self._since >= 0:
+            self._since += size
+
+    def _end(self, run_id: RunId) -> None:
+        self.instructions.pop(run_id, None)
+        if run_id == self._at_work:
+            self._close_open_calls()
+            self._note = ""
+
+    def _close_open_calls(self) -> None:
+        if not self._open:  # the usual case
+            return
+        for call_id in self._open:
+            self._append(ToolResult(call_id, UNKNOWN_TEXT))
+        self._open = {}
+
+
+# The only facts a transcript is made of: a cold session reads these and no others.
+MESSAGE_FACTS: tuple[type[Fact], ...] = tuple(Transcript.TAKES)

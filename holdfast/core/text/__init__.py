@@ -1,0 +1,1 @@
+"""Text for people: the Markdown parser, widths and truncation, and escaping. Pure."""

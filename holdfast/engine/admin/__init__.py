@@ -1,0 +1,1 @@
+"""Administration: list and mark sessions, resend messages, rules, search."""

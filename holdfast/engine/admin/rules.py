@@ -1,0 +1,29 @@
+"""The operator's standing rules: list them, revoke one."""
+
+from holdfast.core.approval import rules
+from holdfast.core.intents import Principal
+from holdfast.core.types import Value
+from holdfast.engine.life.gateway_state import StandingRules
+from holdfast.engine.permission import check_admin
+from holdfast.engine.runs.approvals import Audit
+from holdfast.errors import Refused
+from holdfast.journal.audit import entry_of
+
+
+class RuleAdmin(Value):
+    """The operator's standing rules."""
+
+    _standing: StandingRules
+    _audit: Audit
+
+    def rules(self, by: Principal) -> dict[str, str]:
+        """A name for each rule, and its text."""
+        check_admin(by)
+        return {name: rules.describe(rule) for name, rule in self._standing.named().items()}
+
+    async def revoke(self, by: Principal, name: str) -> None:
+        """Take one back; refused with `rule_not_found`."""
+        check_admin(by)
+        await self._audit(entry_of(by, "rule.revoked", rule=name))
+        if not await self._standing.revoke(name, by.owner):
+            raise Refused("rule_not_found", f"There is no rule {name}.")

@@ -1,0 +1,1 @@
+"""Chats: inbound messages, the outbox and its queues, typing and progress, pairing."""

@@ -1,0 +1,1 @@
+"""Slash commands on a session, from a chat and from the terminal."""

@@ -1,0 +1,47 @@
+"""The parts that the engine is built from. The composition root fills them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.commands.command import Command
+from holdfast.core.redaction import Redactor
+from holdfast.core.run.limits import Limits
+from holdfast.core.session.session import OnStart
+from holdfast.core.types import Value
+from holdfast.engine.clock import Clock
+from holdfast.engine.commands.session import ProcessControl
+from holdfast.engine.life.lifecycle import GatewayLife
+from holdfast.engine.messenger import Chatting
+from holdfast.engine.runs.approvals import ApprovalPolicy, Audit
+from holdfast.journal.journal import Journal
+from holdfast.models.model import Models
+from holdfast.tools.tool import BlobStore, RunsCommands, Tool
+
+
+class ServiceDeps(Value):
+    """The parts that a service is built from."""
+
+    journal: Journal
+    blobs: BlobStore
+    models: Models
+    tools: Sequence[Tool[Any]]
+    clock: Clock
+    limits: Limits
+    on_start: OnStart
+    home: Path
+    workspace_roots: tuple[Path, ...]
+    retention_s: float
+    policy: ApprovalPolicy
+    version: str
+    redactor: Redactor
+    hands: RunsCommands
+    audit: Audit
+    chatting: Chatting | None = None  # None: no gateway, but a terminal that embeds the engine
+    control: Callable[[GatewayLife], ProcessControl] | None = None  # None: no process to restart
+    commands: Callable[[], Mapping[str, Command]] = dict  # the operator's, loaded at first use
+
+    @property
+    def model_name(self) -> str:
+        """The name of the configured model."""
+        return self.models.main.name

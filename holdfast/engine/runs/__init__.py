@@ -1,0 +1,1 @@
+"""Driving runs: the loop, tool calls, approvals, background processes and child runs."""

@@ -1,0 +1,238 @@
+"""Ask a model for the next turn: stream its answer, try again, fall back, compact.
+
+Which candidate is asked next, and when, is core's decision (core/run/limits.py). Every failed
+attempt is a fact, so that readers see what happens, and a run that goes on after a crash goes on
+with the candidate it had come to.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from functools import partial
+from itertools import count
+from random import random
+
+from holdfast.core.events import MessageDelta, ReasoningDelta
+from holdfast.core.redaction import Redactor
+from holdfast.core.run import limits, run
+from holdfast.core.run.context import ContextExceeded
+from holdfast.core.run.limits import Limits, StopRetrying
+from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelFailed, Run
+from holdfast.core.types import Fact, RunId, Value
+from holdfast.engine.clock import Clock
+from holdfast.engine.runs.breaker import Breaker
+from holdfast.engine.runs.compactor import TOO_LONG, Compactor, without_change
+from holdfast.engine.runs.driven import Cut, DrivenRun
+from holdfast.engine.runs.outcomes import plain
+from holdfast.engine.runs.prompt import system_prompt
+from holdfast.engine.sessions import LoadedSession, Sessions
+from holdfast.errors import JournalUnavailable, Overflow, Rejected, Transient
+from holdfast.models.model import (
+    Answer,
+    Candidate,
+    Models,
+    Reasoning,
+    Request,
+    Text,
+    ToolSpec,
+)
+
+log = logging.getLogger(__name__)
+
+RECALL = "recall"  # the tool that is offered once results may have been shortened
+
+
+class GaveUp(Value):
+    """No model answered: the run fails with this code."""
+
+    code: str
+    error: str
+
+
+class Asking:
+    """Asks the models, for all runs."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        models: Models,
+        tools: Sequence[ToolSpec],
+        clock: Clock,
+        budget: Limits,
+        redactor: Redactor,
+    ) -> None:
+        self._sessions = sessions
+        self._models = models
+        self._tools = [t for t in tools if t.name != RECALL]
+        self._with_recall = tools
+        self._clock = clock
+        self._limits = budget
+        self._redactor = redactor
+        self._breaker = Breaker()
+        self._compactor = Compactor(models.small or models.main, tools)
+
+    async def ask(self, at: DrivenRun, now: Run, turn: int) -> ModelAnswered | GaveUp | None:
+        """Ask until a model answers or none is left; None: fold again, there is more to do first."""
+        if not self._limits.may_turn(turn):
+            error = f"The run used its {self._limits.turns} turns without coming to an end."
+            return GaveUp("turns_exhausted", error)
+        chain = self._chain(now)
+        system = self._system(at.loaded, now)
+        if run.may_compact(now) and self._compactor.is_due(
+            at.loaded.transcript, system, chain[0].window
+        ):
+            return await self.compact(at, now, "full")
+        rejected = list[Rejected]()
+        for attempt in count(now.attempts + 1):
+            candidate, *others = chain
+            try:
+                answer = await self._stream(at, turn, candidate, system)
+            except JournalUnavailable:
+                raise  # not the model's doing
+            except Overflow as error:
+                return self._exceed(at, turn, str(error))
+            except Rejected as error:
+                self._breaker.failed(candidate.name, self._clock.now(), None)
+                rejected.append(error)
+                if not others:
+                    return self._all_refused(rejected)
+                self._fail_over(at, turn, attempt, candidate, error, others[0], 0.0)
+                chain = tuple(others)
+            except Transient as error:
+                self._breaker.failed(candidate.name, self._clock.now(), error.retry_after_s)
+                decided = limits.retry(
+                    self._limits, attempt, error.retry_after_s, random(), len(chain)
+                )
+                if isinstance(decided, StopRetrying):
+                    self._void(at, turn, str(error))
+                    return GaveUp("model_unavailable", f"{error} ({decided.reason})")
+                chain = (*others, candidate)
+                wait_s = decided.after_s
+                self._fail_over(at, turn, attempt, candidate, error, chain[0], wait_s)
+                if wait_s:
+                    await self._clock.sleep(wait_s)
+            else:
+                self._breaker.answered(candidate.name)
+                return _answered(at.id, turn, answer, candidate.name)
+        raise AssertionError("counting ended")
+
+    def _chain(self, now: Run) -> tuple[Candidate, ...]:
+        """Return the models to ask, in order."""
+        chain = self._models.chain(now.model, now.ask_next)
+        return chain if now.ask_next else self._breaker.order(chain, self._clock.now())
+
+    def _all_refused(self, errors: Sequence[Rejected]) -> GaveUp:
+        return GaveUp("model_rejected", "; ".join(dict.fromkeys(map(str, errors))))
+
+    async def compact(self, at: DrivenRun, now: Run, reason: str) -> GaveUp | None:
+        """Shorten what the model reads, and record it."""
+        transcript, system = at.loaded.transcript, self._system(at.loaded, now)
+        window = self._chain(now)[0].window
+        done = await self._compactor.compact(transcript, system, window, reason, at.id)
+        if done is None and now.exceeded:
+            return GaveUp("context_overflow", TOO_LONG)
+        # Without one it may still fit; if it does not, the model's server says so.
+        at.record(done or without_change(transcript, at.id, reason))
+        return None
+
+    def _exceed(self, at: DrivenRun, turn: int, error: str) -> GaveUp | None:
+        """Have the history compacted and the model asked again, once; then give up."""
+        if not run.may_compact(at.loaded.session.runs[at.id]):
+            return GaveUp("context_overflow", error)
+        exceeded = ContextExceeded(run_id=at.id, turn=turn, error=plain(error))
+        at.record(*self._voided(at, turn, error), exceeded)
+        return None
+
+    def _fail_over(
+        self,
+        at: DrivenRun,
+        turn: int,
+        attempt: int,
+        asked: Candidate,
+        error: Exception,
+        next_one: Candidate,
+        wait_s: float,
+    ) -> None:
+        """Record a failed attempt, and what follows."""
+        log.warning(
+            "model call failed, trying again",
+            extra={"run_id": at.id, "attempt": attempt, "model": asked.name, "error": str(error)},
+        )
+        failed = ModelFailed(
+            run_id=at.id,
+            turn=turn,
+            attempt=attempt,
+            model=asked.name,
+            reason=plain(str(error)),
+            next_model=next_one.name,
+            wait_s=wait_s,
+        )
+        at.record(*self._voided(at, turn, str(error)), failed)
+
+    def _void(self, at: DrivenRun, turn: int, reason: str) -> None:
+        if facts := self._voided(at, turn, reason):
+            at.record(*facts)
+
+    def _voided(self, at: DrivenRun, turn: int, reason: str) -> tuple[Fact, ...]:
+        """Return the fact that withdraws what was streamed of this turn, if anything was."""
+        if not at.loaded.partial:
+            return ()
+        return (MessageVoided(run_id=at.id, turn=turn, reason=plain(reason)),)
+
+    async def _stream(self, at: DrivenRun, turn: int, candidate: Candidate, system: str) -> Answer:
+        text, thought = self._redactor.stream(), self._redactor.stream()
+        tell = partial(self._tell, at, turn)
+        request = self._request(at.loaded, candidate, system)
+        async with aclosing(candidate.model.stream(request)) as pieces:
+            async for piece in pieces:
+                match piece:
+                    case Text():
+                        tell(MessageDelta, text.feed(piece.text))
+                    case Reasoning():
+                        tell(ReasoningDelta, thought.feed(piece.text))
+                    case Answer():
+                        tell(ReasoningDelta, thought.flush())
+                        tell(MessageDelta, text.flush())
+                        return piece
+        raise Transient("the model's stream ended without an answer")
+
+    def _tell(
+        self,
+        at: DrivenRun,
+        turn: int,
+        kind: type[MessageDelta] | type[ReasoningDelta],
+        text: str,
+    ) -> None:
+        if not text:
+            return
+        now = at.now
+        if now is None or now.status is run.RunPhase.INTERRUPTED:
+            raise Cut
+        self._sessions.delta(at.loaded, kind(run_id=at.id, turn=turn, text=text))
+
+    def _system(self, loaded: LoadedSession, now: Run) -> str:
+        instructions = loaded.transcript.instructions.get(now.id, "")
+        return system_prompt(
+            loaded.session.workspace, instructions, imported=loaded.transcript.imported
+        )
+
+    def _request(self, loaded: LoadedSession, candidate: Candidate, system: str) -> Request:
+        transcript = loaded.transcript
+        return Request(
+            model=candidate.name.partition("/")[2],
+            system=system,
+            messages=transcript.for_model(),
+            tools=self._tools if transcript.compacted is None else self._with_recall,
+        )
+
+
+def _answered(run_id: RunId, turn: int, answer: Answer, model: str) -> ModelAnswered:
+    return ModelAnswered(
+        run_id=run_id,
+        turn=turn,
+        text=answer.text,
+        reasoning=answer.reasoning,
+        calls=answer.calls,
+        usage=answer.usage,
+        model=model,
+    )

@@ -1,0 +1,160 @@
+"""Compact a history: ask a model for notes on its beginning, and record them.
+
+The plan is core's. If the model does not answer in time, or cannot, the notes are made by rule,
+so that a run never fails for want of a summary. The notes are made while nothing else is decided
+about the session; if its messages have changed meanwhile (a reset, an undo), they are dropped.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import anyio
+from msgspec.structs import replace
+
+from holdfast.core.messages import Message, User
+from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.session import compaction
+from holdfast.core.session.compaction import Filling, Plan, Window, tokens
+from holdfast.core.session.history import Transcript
+from holdfast.core.types import RunId, Usage, Value
+from holdfast.errors import HoldfastError, JournalUnavailable
+from holdfast.models.model import Answer, Candidate, Request, ToolSpec
+
+log = logging.getLogger(__name__)
+
+SUMMARY_S = 120.0  # time limit for the notes
+_PARTS = 4  # requests for one compaction; what is older is noted by rule
+_RESULT = 600  # characters of a result that the summarizing model reads
+_WORD = 7  # characters
+
+TOO_LONG = (
+    "The conversation is too long for this model, and nothing is left to leave out. "
+    "Start a new one with /new, or choose a model that reads more at once."
+)
+
+
+class _Notes(Value):
+    text: str
+    model: str = ""  # empty: made by rule
+    usage: Usage = Usage()
+
+
+class Compactor:
+    """Compacts the histories of all sessions."""
+
+    def __init__(self, writer: Candidate, tools: Sequence[ToolSpec]) -> None:
+        self._writer = writer  # of the notes
+        self._tools = sum(tokens(f"{t.name}{t.description}{t.schema}") for t in tools)
+
+    def is_due(self, transcript: Transcript, system: str, window: int) -> bool:
+        """Tell if the next request, with these instructions, would fill the window too far."""
+        if not window:
+            return False
+        return compaction.is_full(transcript.used(self._overhead(system)), Window(window))
+
+    def filling(self, transcript: Transcript, system: str, window: int) -> Filling:
+        """Return what fills the window now."""
+        return transcript.filling(window, self._overhead(system))
+
+    def _overhead(self, system: str) -> int:
+        """Return the tokens around the messages, roughly: instructions and tools."""
+        return tokens(system) + self._tools
+
+    async def compact(
+        self,
+        transcript: Transcript,
+        system: str,
+        size: int,
+        reason: str,
+        run_id: RunId,
+        focus: str = "",
+    ) -> HistoryCompacted | None:
+        """Return the fact that compacts the history; None if nothing is left to compact."""
+        overhead = self._overhead(system)
+        factor = compaction.scale(transcript.measured, overhead)
+        window = Window(max(size or transcript.used(overhead), compaction.LEAST_WINDOW))
+        messages, done = tuple(transcript.messages), transcript.compacted
+        plan = compaction.plan(messages, done, window, factor)
+        if plan is None:
+            return None
+        notes = _Notes(compaction.notes_of(done))
+        before = done.upto if done is not None else 0
+        if plan.upto > before:
+            notes = await self._notes(messages[before : plan.upto], notes, window, factor, focus)
+        unchanged = transcript.compacted is done and _begins_with(transcript.messages, messages)
+        return _fact(messages, plan, notes, window, factor, reason, run_id) if unchanged else None
+
+    async def _notes(
+        self,
+        messages: tuple[Message, ...],
+        so_far: _Notes,
+        window: Window,
+        factor: float,
+        focus: str,
+    ) -> _Notes:
+        """Return notes on the messages, with those on what was before them."""
+        most = compaction.most_of_summary(window, factor)
+        size = min(window.size, self._writer.window or window.size)
+        part = max(2_000, int(size * compaction.PER_TOKEN / factor / 2))
+        result = min(_RESULT, part // 8)
+        parts = compaction.in_parts(compaction.rendered(messages, result), part)
+        try:
+            with anyio.fail_after(SUMMARY_S):
+                notes = so_far
+                for text in parts[-_PARTS:]:
+                    notes = await self._ask(text, notes, most, focus)
+                return notes
+        except JournalUnavailable:
+            raise
+        except (HoldfastError, TimeoutError) as error:
+            log.warning("no model summarized the history", extra={"error": str(error)})
+            return _Notes(compaction.by_rule(messages, so_far.text, most), usage=so_far.usage)
+
+    async def _ask(self, text: str, notes: _Notes, most: int, focus: str) -> _Notes:
+        system = compaction.INSTRUCTION.format(words=most // _WORD)
+        if focus:
+            system += f" The user asks above all to keep: {focus}"
+        earlier = f"Notes so far:\n{notes.text}\n\n" if notes.text else ""
+        asked = User(f"{earlier}Transcript:\n{text}")
+        name = self._writer.name
+        request = Request(name.partition("/")[2], system, (asked,), ())
+        async with aclosing(self._writer.model.stream(request)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Answer) and piece.text.strip():
+                    return _Notes(piece.text.strip(), name, notes.usage + piece.usage)
+        raise HoldfastError("the model wrote no notes")
+
+
+def _begins_with(messages: list[Message], earlier: tuple[Message, ...]) -> bool:
+    return len(messages) >= len(earlier) and all(map(lambda a, b: a is b, messages, earlier))
+
+
+def _fact(
+    messages: tuple[Message, ...],
+    plan: Plan,
+    notes: _Notes,
+    window: Window,
+    factor: float,
+    reason: str,
+    run_id: RunId,
+) -> HistoryCompacted:
+    summary = compaction.introduce(messages, plan.upto, notes.text, window, factor)
+    return HistoryCompacted(
+        upto=plan.upto,
+        summary=summary if plan.upto else "",
+        reason=reason,
+        run_id=run_id,
+        shortened=plan.shortened,
+        limit=plan.limit,
+        model=notes.model,
+        usage=notes.usage,
+    )
+
+
+def without_change(transcript: Transcript, run_id: RunId, reason: str) -> HistoryCompacted:
+    """Return a compaction that changes nothing: so it is not tried again for this turn."""
+    done = transcript.compacted
+    if done is None:
+        return HistoryCompacted(upto=0, summary="", reason=reason, run_id=run_id)
+    return replace(done, reason=reason, run_id=run_id, model="", usage=Usage())

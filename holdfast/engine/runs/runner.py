@@ -1,0 +1,143 @@
+"""The loop: fold, ask `next_step`, perform it, append the facts. There is no other way.
+
+A run that starts, one that goes on after a crash and one that was woken after days go
+through this loop alike; it does not know which it is, the fold does.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from holdfast.core.inbox import InputPromoted
+from holdfast.core.run import run
+from holdfast.core.run.call import Call
+from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunFailed
+from holdfast.core.session import answers, placement
+from holdfast.core.session.session import current, give_up
+from holdfast.core.types import Fact, InputId, RunId
+from holdfast.engine.runs import outcomes
+from holdfast.engine.runs.asking import Asking, GaveUp
+from holdfast.engine.runs.calls import Calls
+from holdfast.engine.runs.coordinator import Drive
+from holdfast.engine.runs.driven import Cut, DrivenRun
+from holdfast.engine.runs.outcomes import plain
+from holdfast.engine.sessions import LoadedSession, Sessions
+
+
+class Runner:
+    """Drives one session at a time as far as it goes; shared by all drives."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        calls: Calls,
+        asking: Asking,
+        posture: Callable[[], str],
+        release: Callable[[LoadedSession, RunId], Awaitable[None]],
+    ) -> None:
+        self._sessions = sessions
+        self._calls = calls
+        self._asking = asking
+        self._posture = posture
+        self._release = release  # what a stopped run alone holds
+
+    async def drive(self, drive: Drive) -> None:
+        """Perform steps until there is nothing to do but wait for another fact."""
+        async with self._sessions.load(drive.key) as loaded:
+            if loaded is None:
+                return
+            try:
+                while (now := current(loaded.session)) is not None:
+                    if now.status is run.RunPhase.QUEUED and not drive.admitting():
+                        return
+                    drive.run_id = now.id
+                    at = DrivenRun(self._sessions, loaded, now.id)
+                    if not await self._perform(at, now):
+                        await loaded.landed()  # else a failed write would go unnoticed
+                        return
+            except Cut:
+                return
+
+    async def _perform(self, at: DrivenRun, now: Run) -> bool:
+        """Perform one step. False: there is nothing to do until another fact is appended."""
+        match run.next_step(now):
+            case run.StartRun(inputs=inputs):
+                started = run.RunStarted(run_id=at.id, sandbox=self._posture())
+                at.record(started, *_read(at.id, inputs))
+            case run.Resume(cause=cause):
+                self._resume(at, cause)
+            case run.Read(inputs=inputs):
+                at.record(*_read(at.id, inputs))
+            case run.CallModel(turn=turn):
+                await self._take(at, await self._asking.ask(at, now, turn))
+            case run.Compact():
+                await self._take(at, await self._asking.compact(at, now, "overflow"))
+            case run.SettleCalls(calls=calls):
+                await self._calls.settle(at, calls)
+            case run.AbortCalls(calls=calls):
+                await self._abort(at, calls)
+            case run.Complete(output=output):
+                done = run.RunCompleted(run_id=at.id, output=output, usage=now.usage)
+                left = answers.withdraw(at.loaded.session, at.id, "the run has ended")
+                await at.record(*left, done).wait()
+            case run.Cancel(reason=reason):
+                await self._release(at.loaded, at.id)
+                cancelled = run.RunCancelled(run_id=at.id, reason=reason, usage=now.usage)
+                await self._end(at, cancelled, reason)
+            case run.Rest():
+                return False
+        return True
+
+    async def _abort(self, at: DrivenRun, calls: Sequence[Call]) -> None:
+        """End what the calls of a stopped run left behind, then record how they ended."""
+        await self._calls.abort(at, calls)
+        if (now := at.now) is not None:  # it may have changed meanwhile
+            left = now.calls.values()
+            settled = (outcomes.aborted(at.id, c, self._calls.on_crash(c)) for c in left)
+            withdrawn = answers.withdraw(at.loaded.session, at.id, now.stop_reason)
+            at.record(*withdrawn, *settled)
+
+    def _resume(self, at: DrivenRun, cause: str) -> None:
+        facts: list[Fact] = [run.RunResumed(run_id=at.id, cause=cause)]
+        if turn := at.loaded.partial:
+            facts.append(MessageVoided(run_id=at.id, turn=turn, reason=cause or "resumed"))
+        at.record(*facts)
+
+    async def _end(self, at: DrivenRun, ending: run.RunCancelled | RunFailed, reason: str) -> None:
+        """End a run that will not read its inputs any more."""
+        session = at.loaded.session
+        now = session.runs[at.id]
+        next_one = placement.requeue_unread(session, now) if isinstance(ending, RunFailed) else ()
+        await at.record(*give_up(now, reason), ending, *next_one).wait()
+
+    async def _fail(self, at: DrivenRun, code: str, error: str) -> None:
+        usage = at.loaded.session.runs[at.id].usage
+        failed = RunFailed(run_id=at.id, code=code, error=plain(error), usage=usage)
+        await self._end(at, failed, code)
+
+    async def _take(self, at: DrivenRun, found: ModelAnswered | GaveUp | None) -> None:
+        """Record what came of asking; None: nothing, the fold says what to do."""
+        match found:
+            case ModelAnswered():
+                await self._take_answer(at, found)
+            case GaveUp(code=code, error=error):
+                await self._fail(at, code, error)
+            case None:
+                return
+
+    async def _take_answer(self, at: DrivenRun, answered: ModelAnswered) -> None:
+        """Record the model's answer, unless the run is being stopped: then it is not shown.
+
+        The end of the run is recorded with it, if nothing is left to do.
+        """
+        if (now := at.now) is None:
+            raise Cut
+        if now.stop_reason:
+            return
+        ending = run.end_with(now, answered)
+        left = answers.withdraw(at.loaded.session, at.id, "the run has ended") if ending else ()
+        pending = at.record(answered, *left, *ending)
+        if ending:
+            await pending.wait()
+
+
+def _read(run_id: RunId, inputs: Sequence[InputId]) -> Iterator[InputPromoted]:
+    return (InputPromoted(input_id=i, run_id=run_id) for i in inputs)

@@ -1,0 +1,128 @@
+"""Work: everything that drives runs over one journal, and brings them back after a crash.
+
+What happens after an append does not depend on who asked for it: a session is woken, and a
+stopped run interrupted, when the journal has committed the fact.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from anyio.abc import TaskGroup
+
+from holdfast.core.approval.approval import ApprovalDenied, ApprovalExpired
+from holdfast.core.events import Record
+from holdfast.core.intents import Principal
+from holdfast.core.run import call
+from holdfast.core.run.child import ChildEnded
+from holdfast.core.run.run import RunQueued, RunRequeued, StopAsked
+from holdfast.core.types import RunId, SessionKey
+from holdfast.engine.commits import Commits
+from holdfast.engine.deps import ServiceDeps
+from holdfast.engine.driving import fail_broken, runner
+from holdfast.engine.life.gateway_state import StandingRules
+from holdfast.engine.life.quarantine import Search
+from holdfast.engine.life.recover import Orphans, Recovery
+from holdfast.engine.live import Live
+from holdfast.engine.runs.approvals import Audit, Permits
+from holdfast.engine.runs.children import Children
+from holdfast.engine.runs.coordinator import Coordinator
+from holdfast.engine.runs.processes import Processes
+from holdfast.engine.sessions import Sessions
+from holdfast.errors import Refused
+
+log = logging.getLogger(__name__)
+
+# What lets a run that has begun go on: it goes before those that have not.
+_WAKING = (
+    RunRequeued,
+    call.CallCleared,
+    call.CallAnswered,
+    ChildEnded,
+    ApprovalDenied,
+    ApprovalExpired,
+)
+
+
+class Work:
+    """The sessions, and what drives their runs."""
+
+    def __init__(
+        self,
+        deps: ServiceDeps,
+        sessions: Sessions,
+        standing: StandingRules,
+        audit: Audit,
+        posture: Callable[[], str],
+        tasks: TaskGroup,
+    ) -> None:
+        journal, clock = deps.journal, deps.clock
+        self._tasks = tasks
+        self._has_chats = deps.chatting is not None
+        self.sessions = sessions
+        self.standing = standing
+        self.live = Live()
+        self.commits = Commits(journal, self.live.publish)
+        self.permits = Permits(
+            clock, deps.policy, lambda: standing.rules, audit, lambda: journal.trusted_since
+        )
+        self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
+        orphans = Orphans(clock)
+        self.coordinator = Coordinator(
+            tasks,
+            runner(deps, sessions, self.permits, self.processes, posture).drive,
+            partial(fail_broken, sessions),
+            orphans.add,
+            deps.limits.running,
+        )
+        self.recovery = Recovery(journal, sessions, self.coordinator, clock, deps.on_start, orphans)
+        self.search = Search(sessions, clock, deps.on_start)
+        self.children = Children(
+            sessions, journal, clock, tasks, deps.model_name, self.recovery.need
+        )
+        self.recovery.on_return(self.search.notice)
+        self.recovery.on_return(self.children.notice)
+        self._subscribe()
+
+    def _subscribe(self) -> None:
+        for part in (self.permits, self.children, self.standing):
+            part.subscribe(self.commits)
+        self.commits.subscribe((StopAsked,), self._stop_asked)
+        self.commits.subscribe((RunQueued,), self._queued)
+        self.commits.subscribe(_WAKING, self._moved)
+
+    async def start(self, only: frozenset[RunId] | None) -> int:
+        """Bring back unfinished runs; how many there are. `only`: the runs, if not all."""
+        found = await self.recovery.start(only)
+        await self.children.start(aside=only is not None)
+        await self.processes.start()
+        for watch in (self.recovery.tend, self.search.watch, self.processes.tend):
+            self._tasks.start_soon(watch)
+        return found
+
+    async def need(self, by: Principal, key: SessionKey) -> None:
+        """Resume a session whose recovery was deferred, because an intent is for it."""
+        if by.visits and not self._has_chats:  # nothing here could send what its chat is to get
+            why = "It goes on in a chat, which only a gateway serves: holdfast gateway start"
+            raise Refused("no_gateway", why)
+        await self.recovery.need(key)
+        await self.children.need(key)
+
+    async def watch(self, by: Principal, key: SessionKey) -> None:
+        """Resume a session whose recovery was deferred, because it is followed."""
+        if key.owner == by.who or self._has_chats:
+            await self.recovery.watch(key)
+            await self.children.need(key)
+
+    def _stop_asked(self, record: Record) -> None:
+        assert isinstance(record.fact, StopAsked)
+        if (key := self.sessions.key_of(record.stream)) is not None:
+            self.coordinator.interrupt(key, record.fact.run_id)
+
+    def _queued(self, record: Record) -> None:
+        if (key := self.sessions.key_of(record.stream)) is not None:
+            self.coordinator.wake(key)
+
+    def _moved(self, record: Record) -> None:
+        if (key := self.sessions.key_of(record.stream)) is not None:
+            self.coordinator.wake(key, first=True)

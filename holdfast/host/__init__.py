@@ -1,0 +1,1 @@
+"""This process and this machine: the lock on the home, signals, logging, supervisors, backups."""

@@ -1,0 +1,1 @@
+"""Running commands: parse and plan a command line, start and kill its processes."""
