@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.tools.exec import plan
 from holdfast.tools.exec.output import Output
-from holdfast.tools.exec.plan import Plan
+from holdfast.tools.exec.plan import CommandPlan
 from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.fs.roots import below
 from holdfast.tools.tool import Done
@@ -87,7 +87,7 @@ def left_in(reading: int) -> str:
 
 
 def done_with(
-    result: dict[str, object], planned: Plan, left: str, hides: Callable[[str], bool]
+    result: dict[str, object], planned: CommandPlan, left: str, hides: Callable[[str], bool]
 ) -> Done:
     """The result, with the directory that the next command starts in."""
     cwd = planned.cwd if planned.moved else ""

@@ -19,7 +19,7 @@ from holdfast.core.approval.execution import ExecutionRequest
 from holdfast.core.approval.rules import Permission as Rule
 from holdfast.core.approval.tree import LeftOut, Tree
 from holdfast.core.run.call import Kept, OnCrash
-from holdfast.core.run.process import ProcessEnded, Processes
+from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
@@ -161,6 +161,11 @@ class Context(Value):
     children: int = 0  # unfinished child runs of this run
     result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
+
+    @property
+    def process_id(self) -> ProcessId:
+        """The id of the call's process: the same after a restart."""
+        return id_for(self.run_id, self.turn, self.call_id)
 
 
 class RunsCommands(Protocol):

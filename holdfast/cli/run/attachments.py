@@ -11,7 +11,7 @@ Whatever is wrong is said before anything is sent; what may be sent is core/imag
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -86,7 +86,7 @@ def dropped(text: str) -> list[Path]:
     for names in ([text], _shell_words(text), text.split()):
         paths = [_path(name) for name in names]
         if names and all(p.is_absolute() and _is_picture(p) for p in paths):
-            return _once(paths)
+            return list(dict.fromkeys(paths))
     return []
 
 
@@ -98,7 +98,7 @@ def mentioned(text: str, cwd: Path) -> list[Path]:
         candidates = (name, name.rstrip(".,;:!?)"))
         paths = (cwd / _path(candidate) for candidate in candidates)
         found += [p for p in paths if _is_picture(p)][:1]
-    return _once(found)
+    return list(dict.fromkeys(found))
 
 
 def check(attached: Sequence[Attachment], words: str, limit: int) -> None:
@@ -135,15 +135,7 @@ def _path(name: str) -> Path:
 
 
 def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and _is_file(path)
-
-
-def _is_file(path: Path) -> bool:
     try:
-        return path.is_file()
+        return path.suffix.lower() in _SUFFIXES and path.is_file()
     except (OSError, ValueError):  # a name that no file can have
         return False
-
-
-def _once(paths: Iterable[Path]) -> list[Path]:
-    return list(dict.fromkeys(paths))

@@ -88,14 +88,11 @@ async def _start_detached(config: Config) -> Running:
     log = config.home / LOG
     process = detach(config, arguments)
     try:
-        return await _served(config, 0, lambda: process.poll())
+        return await _served(config, 0, process.poll)
     except _Ended as ended:
-        words = [line for line in _tail(log) if not line.startswith("{")]
-        raise Exit(_code(ended.code), (words or [f"it ended; see {log}"])[-1]) from None
-
-
-def _tail(log: Path) -> list[str]:
-    return log.read_text("utf-8", "replace").splitlines()[-20:]
+        last = log.read_text("utf-8", "replace").splitlines()[-20:]
+        lines = [line for line in last if not line.startswith("{")]
+        raise Exit(_code(ended.code), (lines or [f"it ended; see {log}"])[-1]) from None
 
 
 def _code(code: int) -> Code:
@@ -106,7 +103,7 @@ async def stop(config: Config) -> None:
     """Have none running, now and after the next boot; returns when it is gone."""
     unit, running = units.installed(config), await look(config)
     if running is None:
-        if unit is not None and await _would_come(unit):
+        if unit is not None and await _reported(unit, "state") in ("activating", "active"):
             await manage(unit, "stop")
         await _stop_nobody(config)
     elif unit is not None and await _manages(unit, running.pid):
@@ -176,20 +173,16 @@ async def manage(unit: units.Unit, verb: str) -> str:
 
 
 async def _manages(unit: units.Unit, pid: int) -> bool:
-    """Whether that process is the unit's."""
-    try:
-        said = await manage(unit, "pid")
-    except Exit:
-        return False
-    return str(pid) in said.replace("=", " ").split()
+    """Tell whether that process is the unit's."""
+    return str(pid) in (await _reported(unit, "pid")).replace("=", " ").split()
 
 
-async def _would_come(unit: units.Unit) -> bool:
-    """Whether systemd is starting it, or will start it again in a moment."""
+async def _reported(unit: units.Unit, verb: str) -> str:
+    """Ask the service manager about the unit; empty if it does not answer."""
     try:
-        return await manage(unit, "state") in ("activating", "active")
+        return await manage(unit, verb)
     except Exit:
-        return False
+        return ""
 
 
 def _warn(config: Config) -> units.Unit | None:

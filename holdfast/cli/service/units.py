@@ -44,53 +44,37 @@ class Unit(Value):
 
     def command(self, verb: str) -> tuple[str, ...]:
         """What makes the service manager `verb` it (start, stop, restart, …) or tell of it."""
-        match self.scope:
-            case Scope.USER:
-                return ("systemctl", "--user", *_SYSTEMD[verb])
-            case Scope.SYSTEM:
-                return ("systemctl", *_SYSTEMD[verb])
-            case Scope.LAUNCHD:
-                words = (w.format(domain=_domain(), path=self.path) for w in _LAUNCHD[verb])
-                return ("launchctl", *words)
+        if self.scope is not Scope.LAUNCHD:
+            return ("systemctl", *self._user, *_SYSTEMD.get(verb, (verb, NAME)))
+        domain = f"gui/{os.getuid()}"
+        service = f"{domain}/{LAUNCHD_LABEL}"
+        known = {
+            "reload": ("print", domain),
+            "enable": ("bootstrap", domain, str(self.path)),
+            "disable": ("bootout", service),
+            "start": ("kickstart", service),
+            "stop": ("kill", "SIGTERM", service),
+            "restart": ("kickstart", "-k", service),
+        }
+        return ("launchctl", *known.get(verb, ("print", service)))
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """What shows its words; empty: they are in the home."""
-        match self.scope:
-            case Scope.USER:
-                return ("journalctl", "--user", "--unit", NAME)
-            case Scope.SYSTEM:
-                return ("journalctl", "--unit", NAME)
-            case Scope.LAUNCHD:
-                return ()
+        """The command that shows its log; empty: the log is in the home."""
+        if self.scope is Scope.LAUNCHD:
+            return ()
+        return ("journalctl", *self._user, "--unit", NAME)
+
+    @property
+    def _user(self) -> tuple[str, ...]:
+        return ("--user",) if self.scope is Scope.USER else ()
 
 
-_SYSTEMD: Mapping[str, tuple[str, ...]] = {
+_SYSTEMD: Mapping[str, tuple[str, ...]] = {  # verbs that systemctl spells otherwise
     "reload": ("daemon-reload",),
-    "enable": ("enable", NAME),
-    "disable": ("disable", NAME),
-    "start": ("start", NAME),
-    "stop": ("stop", NAME),
-    "restart": ("restart", NAME),
     "pid": ("show", "--property=MainPID", "--value", NAME),
     "state": ("show", "--property=ActiveState", "--value", NAME),
-    "status": ("status", NAME),
 }
-_LAUNCHD: Mapping[str, tuple[str, ...]] = {
-    "reload": ("print", "{domain}"),
-    "enable": ("bootstrap", "{domain}", "{path}"),
-    "disable": ("bootout", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "start": ("kickstart", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "stop": ("kill", "SIGTERM", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "restart": ("kickstart", "-k", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "pid": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "state": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "status": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
-}
-
-
-def _domain() -> str:
-    return f"gui/{os.getuid()}"
 
 
 def unit(config: Config, scope: Scope, search: str, user: str = "") -> Unit:
@@ -161,38 +145,33 @@ def _home_line(config: Config, scope: Scope) -> str:
 def _systemd(config: Config, search: str, user: str) -> str:
     # `$` is only looked at in commands, `%` everywhere.
     command = " ".join(_quoted(word).replace("$", "$$") for word in (*COMMAND, "gateway", "run"))
-    whose = [f"User={user}"] if user else []
-    target = "multi-user.target" if user else "default.target"
-    return "\n".join(
-        [
-            "# Written by `holdfast gateway install`; changes belong into config.toml.",
-            "[Unit]",
-            "Description=Holdfast gateway",
-            "After=network-online.target",
-            "StartLimitIntervalSec=0",
-            "",
-            "[Service]",
-            "Type=notify",
-            *whose,
-            f"ExecStart={command}",
-            _home_line(config, Scope.USER),
-            f"Environment={_quoted(f'PATH={search}')}",
-            "Restart=always",
-            "RestartSec=1",
-            "RestartPreventExitStatus=78",
-            "KillMode=mixed",
-            "TimeoutStartSec=infinity",
-            f"TimeoutStopSec={stop_timeout_s(config):g}",
-            f"WatchdogSec={WATCHDOG_S}",
-            "OOMPolicy=continue",
-            "NoNewPrivileges=yes",
-            "UMask=0077",
-            "",
-            "[Install]",
-            f"WantedBy={target}",
-            "",
-        ]
-    )
+    whose = f"User={user}\n" if user else ""
+    return f"""\
+# Written by `holdfast gateway install`; changes belong into config.toml.
+[Unit]
+Description=Holdfast gateway
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+{whose}ExecStart={command}
+{_home_line(config, Scope.USER)}
+Environment={_quoted(f"PATH={search}")}
+Restart=always
+RestartSec=1
+RestartPreventExitStatus=78
+KillMode=mixed
+TimeoutStartSec=infinity
+TimeoutStopSec={stop_timeout_s(config):g}
+WatchdogSec={WATCHDOG_S}
+OOMPolicy=continue
+NoNewPrivileges=yes
+UMask=0077
+
+[Install]
+WantedBy={"multi-user.target" if user else "default.target"}
+"""
 
 
 def _quoted(word: str) -> str:

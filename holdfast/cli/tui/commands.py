@@ -53,12 +53,17 @@ Order = Callable[[TakesActions, str], Awaitable[None]]
 
 
 async def learn(client: Client, ui: Ui) -> None:
-    """Have the input line know every command."""
-    told = [(one.name, one.arguments, one.help) for one in await client.commands()]
-    own = [(name, arguments, about) for name, (arguments, about, _) in OWN.items()]
+    """Let the input line complete every command."""
     completer = ui.buffer.completer
     if isinstance(completer, InputCompleter):
-        completer.commands = sorted({one[0]: one for one in (*told, *own)}.values())
+        completer.commands = [(name, *about) for name, about in (await _all(client)).items()]
+
+
+async def _all(client: Client) -> dict[str, tuple[str, str]]:
+    """Return every command by name, with its arguments and its help."""
+    found = {one.name: (one.arguments, one.help) for one in await client.commands()}
+    found |= {name: (arguments, about) for name, (arguments, about, _) in OWN.items()}
+    return dict(sorted(found.items()))
 
 
 def move(ui: Ui, workspace: Path) -> None:
@@ -105,14 +110,13 @@ async def _unfold(talk: TakesActions, rest: str) -> None:
 
 async def _help(talk: TakesActions, rest: str) -> None:
     ui = talk.ui
-    told = {one.name: (one.arguments, one.help) for one in await talk.client.commands()}
-    told |= {name: (arguments, about) for name, (arguments, about, _) in OWN.items()}
+    told = await _all(talk.client)
     named = rest.removeprefix("/").lower()
     if named and named not in told:
         return ui.print([parse.unknown(named, list(told))])
     ui.print(["", *([] if named else ["Whatever you type goes to the agent.", *_KEYS.split("\n")])])
     wide = max(len(f"/{name} {arguments}") for name, (arguments, _) in told.items())
-    for name in [named] if named else sorted(told):
+    for name in [named] if named else told:
         arguments, about = told[name]
         line = f"  {f'/{name} {arguments}'.ljust(wide)}  {ui.style.dim(about)}"
         ui.print([cut(line, ui.size.columns)])

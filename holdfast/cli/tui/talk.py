@@ -22,7 +22,6 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 from msgspec.structs import replace
 
-from holdfast import __version__
 from holdfast.app.ending import arm_exit
 from holdfast.cli.client import latest
 from holdfast.cli.client.client import Client, connect
@@ -30,7 +29,7 @@ from holdfast.cli.client.frames import Frame
 from holdfast.cli.client.input import input_of
 from holdfast.cli.client.refusals import NotFound, TooLateExit, WorkspaceFixed
 from holdfast.cli.exits import Code, Exit, sole
-from holdfast.cli.run import attachments, notes, run
+from holdfast.cli.run import attachments, run
 from holdfast.cli.run.options import RunOptions
 from holdfast.cli.run.questions import hear_children
 from holdfast.cli.tui import commands, status, transcript
@@ -44,11 +43,9 @@ from holdfast.cli.tui.actions import (
     Unfold,
 )
 from holdfast.cli.tui.questions import ScreenQuestions
-from holdfast.cli.tui.style import cut
 from holdfast.cli.tui.ui import Ui
 from holdfast.cli.tui.view import View, WaitingMessage
 from holdfast.config.settings import Config
-from holdfast.core.text.escape import reveal
 
 LEAVE_S = 4.0  # for the way down; then the process is gone, whatever hangs (HALT-05)
 
@@ -127,7 +124,7 @@ class TerminalConversation:
             served = await run.served_model(self.client)
             if served:
                 self.ui.status = status.line(self._config, self.ui, served)
-            self.ui.print(self._greeting(served or self._config.model))
+            self.ui.print(status.greeting(self.ui, served or self._config.model, self._wish))
             await self.client.runs(limit=1)  # somebody serves from here on, if only we
             self._tasks.start_soon(self._look_at_health)
         try:
@@ -156,21 +153,6 @@ class TerminalConversation:
             self.session_id, self.known = f"ses_{token_hex(16)}", False
             self._wish = self._wish.within("")
             raise
-
-    def _greeting(self, model: str) -> list[str]:
-        style, where = self.ui.style, reveal(self._wish.workspace)
-        told = f"{style.bold('Holdfast')} {__version__} · {model}"
-        lines = [
-            f"{told} · {where}" if where else told,
-            style.dim("/help lists keys and commands · Esc stops a run · Ctrl-D leaves"),
-        ]
-        lines = [cut(line, self.ui.size.columns) for line in lines]
-        if model.partition("/")[0] == "offline":
-            lines.append(notes.no_model())
-        expected = self._wish.expected
-        if expected and model != expected:
-            lines.append(notes.other_model(expected, model))
-        return [*lines, ""]
 
     async def _look_at_health(self) -> None:
         health = await self.client.health()
@@ -378,15 +360,6 @@ class TerminalConversation:
                 otherwise(why)
 
     def farewell(self) -> list[str]:
-        """What becomes of what goes on, and how to come back."""
-        ui, lines = self.ui, list[str]()
-        if self.client.is_owner:
-            lines.append("Shutting down…")
-        if self.view.busy and not self.view.stopping:
-            goes_on = "is kept, and goes on with" if self.client.is_owner else "goes on; to see it"
-            how = f"--resume {self.session_id}" if self.client.owner else "--continue"
-            lines.append(f"what is at work {goes_on}: holdfast {how}")
-        lines += [f"not sent: {reveal(said.text)}" for said in ui.sending]
-        if self.known:
-            lines.append(f"to come back: holdfast --resume {self.session_id}")
-        return lines
+        """Return the lines that are printed when the conversation is left."""
+        session = self.session_id if self.known else ""
+        return status.farewell(self.ui, self.client, session)

@@ -69,7 +69,7 @@ class Ui(Panels):
         self.sending = []
         self.status = lambda: "starting …"
         self.holding: Callable[[], str] = lambda: ""  # what would end with us, in words
-        self._do = do
+        self.do = do  # has an action carried out
         self.asked = None
         self._asked_at = 0.0
         self._unfolded = False  # all of what is asked was shown
@@ -172,7 +172,7 @@ class Ui(Panels):
             if anyio.current_time() - self._asked_at < UNSEEN_S:
                 return self.hint("read it first: what you type now would answer it")
             self.buffer.reset()
-            return self._do(AnswerQuestion(self.asked, text))
+            return self.do(AnswerQuestion(self.asked, text))
         if not text.strip():
             return None
         said, before, self._unsure = SendMessage(text, self.mode), self._unsure, None
@@ -187,7 +187,7 @@ class Ui(Panels):
         self._halted_at = -AGAIN_S  # whoever goes on talking does not leave
         self.view.ended_at = 0.0
         self.sending.append(said)
-        self._do(said)
+        self.do(said)
 
     def halt(self) -> None:
         """Esc: stop now what is on the screen, and not what has only just taken its place."""
@@ -196,16 +196,16 @@ class Ui(Panels):
             self.hint("that run was over; Esc again stops the next one")  # HALT-02
         elif view.run_id:
             view.stopping = view.run_id
-            self._do(Halt(view.run_id))
+            self.do(Halt(view.run_id))
         elif view.waiting:
-            self._do(Halt(next(iter(view.waiting))))
+            self.do(Halt(next(iter(view.waiting))))
         elif self.sending:
-            self._do(Halt("", self.sending[0]))
+            self.do(Halt("", self.sending[0]))
 
     def depart(self) -> None:
         """Ctrl-D: leave. Where something would end with us, only at the second time."""
         if self._again() or not (what := self.holding()):
-            self._do(Quit())
+            self.do(Quit())
         else:
             self.hint(f"{what}; again within {AGAIN_S:g} s leaves all the same")
 
@@ -217,7 +217,7 @@ class Ui(Panels):
     def interrupt(self) -> None:
         """Ctrl-C: stop, else drop the words, else leave; a second one leaves in any case."""
         if self._again():
-            self._do(Quit())
+            self.do(Quit())
         elif self.view.busy or self.sending:
             self.halt()
             self.hint("Ctrl-C again leaves")
@@ -227,10 +227,6 @@ class Ui(Panels):
         else:
             what = self.holding()
             self.hint(f"{what}; Ctrl-C again leaves" if what else "Ctrl-C again leaves")
-
-    def do(self, action: Action) -> None:
-        """Have something done."""
-        self._do(action)
 
     def switch_mode(self) -> None:
         """What words do to a run at work: the next way."""
@@ -330,7 +326,7 @@ class Ui(Panels):
             try:
                 await self.app.run_async(handle_sigint=False, set_exception_handler=False)
             except EOFError:  # the terminal is gone
-                self._do(Quit())
+                self.do(Quit())
             finally:
                 self._gone.set()
             tasks.cancel_scope.cancel()

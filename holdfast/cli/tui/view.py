@@ -53,8 +53,7 @@ class View:
         self.waiting: dict[str, WaitingMessage] = {}
         self.run_id = ""  # of the run at work; empty: none is
         self.stopping = ""  # the run that was told to stop
-        self.interrupted = False  # the run that ended last was
-        self.ended_at = 0.0  # when it did; 0: something was said since
+        self.ended_at = 0.0  # of the last run; 0: the user has sent a message since
         self.begun_at = 0.0
         self.sandbox = ""
         self.calls: deque[ShownCall] = deque(maxlen=CALLS)  # that are over, the latest last
@@ -242,7 +241,6 @@ class View:
         if not begun and gone is not None:
             return []  # taken back before it began
         lines = self._flush() if begun else []
-        self.interrupted = event.event == "run.cancelled"
         match event.event:
             case "run.completed":
                 if event.output.strip() and not self._said:
