@@ -24,6 +24,8 @@ KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
 WORDS = 12  # lines of a message; the transcript has all of them
 SUPERSEDED = "superseded"
+INTERRUPTED = "■ interrupted"
+INTERRUPTED_BY_NEXT = f"{INTERRUPTED} by your next message"
 _OUTCOMES = {"denied": "not allowed", "aborted": "stopped", "unknown": "cut off midway"}
 
 
@@ -249,10 +251,10 @@ class View:
                 why = _line(event.why) or "no reason is known"
                 lines.append(self._style.bad(f"✗ the run failed: {why}"))
             case _:
-                if event.reason != SUPERSEDED:  # else whoever it made way for has them
+                superseded = event.reason == SUPERSEDED
+                if not superseded:  # else the next run has them
                     self.unread += self._superseded
-                by = " by your next words" if event.reason == SUPERSEDED else ""
-                lines.append(self._style.bad(f"■ interrupted{by}"))
+                lines.append(self._style.bad(INTERRUPTED_BY_NEXT if superseded else INTERRUPTED))
         if begun:
             self._joined.clear()
             self._superseded.clear()

@@ -8,7 +8,7 @@ from holdfast.api.schema.events import Event
 from holdfast.api.schema.runs import UsageObject
 from holdfast.cli.run import notes
 from holdfast.cli.tui.style import Style, amount, cut, seconds
-from holdfast.cli.tui.view import View
+from holdfast.cli.tui.view import INTERRUPTED_BY_NEXT, View
 
 WIDTH = 60
 
@@ -98,7 +98,7 @@ def test_an_interrupted_run_says_what_interrupted_it() -> None:
     told.begin()
     told.hear("run.queued", "run_2", input="rather this")
     told.hear("run.cancelled", reason="superseded")
-    assert "■ interrupted by your next words" in told.text
+    assert INTERRUPTED_BY_NEXT in told.text
     told.hear("run.started", "run_2")
     assert told.text.endswith("› rather this")
 
