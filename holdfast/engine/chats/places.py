@@ -1,4 +1,4 @@
-"""Where words come from: a channel as it is configured, and one conversation in it."""
+"""The source of a message: a configured channel, and one conversation in it."""
 
 from holdfast.channels.channel import Channel
 from holdfast.core import address
@@ -10,7 +10,7 @@ from holdfast.core.types import Value
 
 
 class Connected(Value):
-    """A channel and what the configuration says of it."""
+    """A channel and its settings."""
 
     channel: Channel
     rules: access.PlatformAccess
@@ -18,7 +18,7 @@ class Connected(Value):
     reset: Reset
     busy: Mode
     on_ambiguous: delivery.OnAmbiguous
-    progress: bool  # show how far a run is, where the platform can
+    progress: bool  # show the progress of a run, if the platform can
 
     @property
     def door(self) -> DoorCapabilities:
@@ -27,7 +27,7 @@ class Connected(Value):
 
 
 class ChatPlace(Value):
-    """One conversation, and who speaks in it now."""
+    """One conversation, and the sender of the present update."""
 
     connected: Connected
     address: Address

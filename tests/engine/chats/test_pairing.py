@@ -30,7 +30,7 @@ from holdfast.core.chat.delivery import OnAmbiguous
 from holdfast.core.inbox import Mode
 from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import OPERATOR, Owner
-from holdfast.engine.chats.inbound import Inbound
+from holdfast.engine.chats.inbound import STILL_VALID, Inbound
 from holdfast.engine.chats.pairing import Pairing
 from holdfast.engine.chats.places import Connected
 from holdfast.engine.messenger import Chatting, Messenger
@@ -263,14 +263,12 @@ async def test_where_pairing_is_off_nobody_is_shown_anything(tmp_path: Path) -> 
 async def test_a_code_is_not_voided_by_the_next_words(it: Place) -> None:
     code = await it.code()
     await it.say("hello?")
-    assert [m.text for m in it.channel.sent[1:]] == [
-        "The code I have shown you is still good for 10 min."
-    ]
+    assert [m.text for m in it.channel.sent[1:]] == [STILL_VALID.format(10)]
     await it.say("hello??")
     assert len(it.channel.sent) == 2, "they were told a moment ago"
     it.clock.advance(CODE_S - WORTH_S)
     await it.say("hello???")
-    assert "still good for 1 min" in it.channel.sent[2].text
+    assert STILL_VALID.format(1) in it.channel.sent[2].text
     assert (await it.people.look_up(ME, code)).sender == EVE
     it.clock.advance(1)
     other = await it.code()
