@@ -6,7 +6,9 @@ from holdfast.errors import Misconfigured
 from holdfast.models.model import Candidate, Model, Models
 from holdfast.models.offline import Offline
 from holdfast.models.openai import OpenAIModel
+from holdfast.models.peer import Settings
 from holdfast.models.scripted import Scripted
+from holdfast.models.transport import Server
 
 
 def build_models(config: Config) -> Models:
@@ -26,9 +28,13 @@ def build_model(config: Config) -> Model:
                     "set OPENAI_API_KEY, or OPENAI_BASE_URL to a server that needs none",
                 )
             return OpenAIModel(
-                config.openai.base_url,
-                key.reveal() if key is not None else "",
-                stall_s=config.openai.stall_s,
+                Server(
+                    "openai",
+                    config.openai.base_url,
+                    key.reveal() if key is not None else "",
+                    Settings("OPENAI_API_KEY", "OPENAI_BASE_URL"),
+                    config.openai.stall_s,
+                )
             )
         case "scripted":
             return Scripted()

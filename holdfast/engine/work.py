@@ -64,7 +64,12 @@ class Work:
         self.live = Live()
         self.commits = Commits(journal, self.live.publish)
         self.permits = Permits(
-            clock, deps.policy, lambda: standing.rules, audit, lambda: journal.trusted_since
+            clock,
+            deps.policy,
+            lambda: standing.rules,
+            audit,
+            lambda name: deps.models.named(name).profile.cautious,
+            lambda: journal.trusted_since,
         )
         self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
         orphans = Orphans(clock)

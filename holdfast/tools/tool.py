@@ -160,6 +160,7 @@ class Context(Value):
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
     result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 
 

@@ -36,6 +36,9 @@ import anyio
 import msgspec
 from aiohttp import web
 
+from holdfast.models.peer import Settings
+from holdfast.models.transport import Server
+
 DONE = b"data: [DONE]\n\n"
 TICK_S = 0.005  # tokens that fall due within it are written together
 
@@ -120,6 +123,16 @@ class Seen:
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Ask).decode
 _HEAD = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","model":"fake","choices":'
+
+
+SETTINGS = Settings("OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+
+def server_at(
+    url: str, key: str = "key", stall_s: float = 120.0, provider: str = "openai"
+) -> Server:
+    """A server for a provider under test."""
+    return Server(provider, url, key, SETTINGS, stall_s)
 
 
 def event(**chunk: object) -> bytes:

@@ -26,6 +26,7 @@ from tests.fakes.model_server import (
     refuse,
     say,
     serve,
+    server_at,
     stream,
 )
 from tests.fakes.model_server import token as word
@@ -75,7 +76,7 @@ def _react(ask: Ask) -> Reply:
 @asynccontextmanager
 async def openai(tmp_path: Path) -> AsyncIterator[Case]:
     fail: dict[type[Exception], str] = {Transient: "busy", Overflow: "long", Rejected: "never"}
-    async with serve(_react) as server, aclosing(OpenAIModel(server.base_url, "key")) as model:
+    async with serve(_react) as server, aclosing(OpenAIModel(server_at(server.base_url))) as model:
         yield Case(model, "fake", "think", "two calls", "hang", fail, server.idle)
 
 

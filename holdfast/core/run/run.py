@@ -148,6 +148,7 @@ class ModelAnswered(Fact, tag="model.answered", omit_defaults=True):
     calls: tuple[Proposal, ...] = ()
     usage: Usage = Usage()
     model: str = ""
+    opaque: str = ""  # what only this model can read of its answer; it gets it back
 
 
 class ModelFailed(Fact, tag="model.failed", omit_defaults=True):
@@ -160,6 +161,7 @@ class ModelFailed(Fact, tag="model.failed", omit_defaults=True):
     reason: str
     next_model: str  # that is asked next
     wait_s: float = 0.0  # after this time
+    retry_after_s: float = 0.0  # that the server asked for
 
 
 class MessageVoided(Fact, tag="message.void"):

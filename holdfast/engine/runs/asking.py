@@ -12,6 +12,8 @@ from functools import partial
 from itertools import count
 from random import random
 
+from msgspec.structs import replace
+
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import limits, run
@@ -24,7 +26,7 @@ from holdfast.engine.runs.breaker import Breaker
 from holdfast.engine.runs.compactor import TOO_LONG, Compactor, without_change
 from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.outcomes import plain
-from holdfast.engine.runs.prompt import system_prompt
+from holdfast.engine.runs.prompt import STANDING, system_prompt
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Overflow, Rejected, Transient
 from holdfast.models.model import (
@@ -77,7 +79,7 @@ class Asking:
             error = f"The run used its {self._limits.turns} turns without coming to an end."
             return GaveUp("turns_exhausted", error)
         chain = self._chain(now)
-        system = self._system(at.loaded, now)
+        system = self._system(at.loaded, now, chain[0])
         if run.may_compact(now) and self._compactor.is_due(
             at.loaded.transcript, system, chain[0].window
         ):
@@ -86,7 +88,7 @@ class Asking:
         for attempt in count(now.attempts + 1):
             candidate, *others = chain
             try:
-                answer = await self._stream(at, turn, candidate, system)
+                answer = await self._stream(at, now, turn, candidate)
             except JournalUnavailable:
                 raise  # not the model's doing
             except Overflow as error:
@@ -96,7 +98,7 @@ class Asking:
                 rejected.append(error)
                 if not others:
                     return self._all_refused(rejected)
-                self._fail_over(at, turn, attempt, candidate, error, others[0], 0.0)
+                self._fail_over(at, turn, attempt, candidate, error, others[0])
                 chain = tuple(others)
             except Transient as error:
                 self._breaker.failed(candidate.name, self._clock.now(), error.retry_after_s)
@@ -113,7 +115,7 @@ class Asking:
                     await self._clock.sleep(wait_s)
             else:
                 self._breaker.answered(candidate.name)
-                return _answered(at.id, turn, answer, candidate.name)
+                return self._answered(at.id, turn, answer, candidate)
         raise AssertionError("counting ended")
 
     def _chain(self, now: Run) -> tuple[Candidate, ...]:
@@ -126,9 +128,9 @@ class Asking:
 
     async def compact(self, at: DrivenRun, now: Run, reason: str) -> GaveUp | None:
         """Shorten what the model reads, and record it."""
-        transcript, system = at.loaded.transcript, self._system(at.loaded, now)
-        window = self._chain(now)[0].window
-        done = await self._compactor.compact(transcript, system, window, reason, at.id)
+        first = self._chain(now)[0]
+        transcript, system = at.loaded.transcript, self._system(at.loaded, now, first)
+        done = await self._compactor.compact(transcript, system, first.window, reason, at.id)
         if done is None and now.exceeded:
             return GaveUp("context_overflow", TOO_LONG)
         # Without one it may still fit; if it does not, the model's server says so.
@@ -149,9 +151,9 @@ class Asking:
         turn: int,
         attempt: int,
         asked: Candidate,
-        error: Exception,
+        error: Rejected | Transient,
         next_one: Candidate,
-        wait_s: float,
+        wait_s: float = 0.0,
     ) -> None:
         """Record a failed attempt, and what follows."""
         log.warning(
@@ -166,6 +168,7 @@ class Asking:
             reason=plain(str(error)),
             next_model=next_one.name,
             wait_s=wait_s,
+            retry_after_s=(error.retry_after_s or 0.0) if isinstance(error, Transient) else 0.0,
         )
         at.record(*self._voided(at, turn, str(error)), failed)
 
@@ -179,10 +182,10 @@ class Asking:
             return ()
         return (MessageVoided(run_id=at.id, turn=turn, reason=plain(reason)),)
 
-    async def _stream(self, at: DrivenRun, turn: int, candidate: Candidate, system: str) -> Answer:
+    async def _stream(self, at: DrivenRun, now: Run, turn: int, candidate: Candidate) -> Answer:
         text, thought = self._redactor.stream(), self._redactor.stream()
         tell = partial(self._tell, at, turn)
-        request = self._request(at.loaded, candidate, system)
+        request = self._request(at.loaded, now, candidate)
         async with aclosing(candidate.model.stream(request)) as pieces:
             async for piece in pieces:
                 match piece:
@@ -210,29 +213,46 @@ class Asking:
             raise Cut
         self._sessions.delta(at.loaded, kind(run_id=at.id, turn=turn, text=text))
 
-    def _system(self, loaded: LoadedSession, now: Run) -> str:
-        instructions = loaded.transcript.instructions.get(now.id, "")
+    def _system(self, loaded: LoadedSession, now: Run, candidate: Candidate) -> str:
+        transcript = loaded.transcript
+        instructions = transcript.instructions.get(now.id, "")
         return system_prompt(
-            loaded.session.workspace, instructions, imported=loaded.transcript.imported
+            loaded.session.workspace,
+            instructions,
+            imported=transcript.imported,
+            standing=candidate.profile.prompt or STANDING,
         )
 
-    def _request(self, loaded: LoadedSession, candidate: Candidate, system: str) -> Request:
+    def _request(self, loaded: LoadedSession, now: Run, candidate: Candidate) -> Request:
         transcript = loaded.transcript
         return Request(
             model=candidate.name.partition("/")[2],
-            system=system,
-            messages=transcript.for_model(),
-            tools=self._tools if transcript.compacted is None else self._with_recall,
+            system=self._system(loaded, now, candidate),
+            messages=transcript.for_model(candidate.name),
+            tools=self._offered(candidate, compacted=transcript.compacted is not None),
         )
 
+    def _offered(self, candidate: Candidate, *, compacted: bool) -> Sequence[ToolSpec]:
+        """Return the tools that the model may call."""
+        if names := candidate.profile.tools:
+            return [t for t in self._with_recall if t.name in names]
+        return self._with_recall if compacted else self._tools
 
-def _answered(run_id: RunId, turn: int, answer: Answer, model: str) -> ModelAnswered:
-    return ModelAnswered(
-        run_id=run_id,
-        turn=turn,
-        text=answer.text,
-        reasoning=answer.reasoning,
-        calls=answer.calls,
-        usage=answer.usage,
-        model=model,
-    )
+    def _answered(
+        self, run_id: RunId, turn: int, answer: Answer, candidate: Candidate
+    ) -> ModelAnswered:
+        usage = answer.usage
+        if cost_usd := candidate.price.cost(usage):
+            usage = replace(usage, cost_usd=cost_usd)
+        # Changed by redaction, it would be refused: better none than that.
+        opaque = "" if self._redactor.hides(answer.opaque) else answer.opaque
+        return ModelAnswered(
+            run_id=run_id,
+            turn=turn,
+            text=answer.text,
+            reasoning=answer.reasoning,
+            calls=answer.calls,
+            usage=usage,
+            model=candidate.name,
+            opaque=opaque,
+        )

@@ -227,6 +227,7 @@ class Calls:
             depth=run.parent.depth if run.parent else 0,
             children=len(child.children_of(session.children, run_id)),
             result_of=at.loaded.transcript.result_of,
+            confirm_writes=self._permits.confirms_writes(at.loaded, run_id),
         )
 
     async def _permitted(
