@@ -20,11 +20,18 @@ from holdfast.tools.tool import schema
 log = logging.getLogger(__name__)
 
 
+def asking(deps: ServiceDeps, sessions: Sessions) -> Asking:
+    """What asks the models, for all sessions."""
+    tools = [ToolSpec(t.name, t.description, schema(t.arguments)) for t in deps.tools]
+    return Asking(sessions, deps.models, tools, deps.clock, deps.limits, deps.redactor)
+
+
 def runner(
     deps: ServiceDeps,
     sessions: Sessions,
     permits: Permits,
     processes: Processes,
+    asks: Asking,
     posture: Callable[[], str],
 ) -> Runner:
     """The runner of all sessions."""
@@ -38,9 +45,7 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    tools = [ToolSpec(t.name, t.description, schema(t.arguments)) for t in deps.tools]
-    asking = Asking(sessions, deps.models, tools, deps.clock, deps.limits, deps.redactor)
-    return Runner(sessions, calls, asking, posture, processes.end_of)
+    return Runner(sessions, calls, asks, posture, processes.end_of)
 
 
 async def fail_broken(

@@ -19,7 +19,7 @@ from holdfast.core.run.run import RunQueued, RunRequeued, StopAsked
 from holdfast.core.types import RunId, SessionKey
 from holdfast.engine.commits import Commits
 from holdfast.engine.deps import ServiceDeps
-from holdfast.engine.driving import fail_broken, runner
+from holdfast.engine.driving import asking, fail_broken, runner
 from holdfast.engine.life.gateway_state import StandingRules
 from holdfast.engine.life.quarantine import Search
 from holdfast.engine.life.recover import Orphans, Recovery
@@ -72,10 +72,11 @@ class Work:
             lambda: journal.trusted_since,
         )
         self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
+        self.asking = asking(deps, sessions)
         orphans = Orphans(clock)
         self.coordinator = Coordinator(
             tasks,
-            runner(deps, sessions, self.permits, self.processes, posture).drive,
+            runner(deps, sessions, self.permits, self.processes, self.asking, posture).drive,
             partial(fail_broken, sessions),
             orphans.add,
             deps.limits.running,

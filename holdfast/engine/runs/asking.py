@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import limits, run
-from holdfast.core.run.context import ContextExceeded
+from holdfast.core.run.context import ContextExceeded, HistoryCompacted
 from holdfast.core.run.limits import Limits, StopRetrying
 from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelFailed, Run
+from holdfast.core.session.compaction import Filling
 from holdfast.core.types import Fact, RunId, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs.breaker import Breaker
@@ -41,6 +42,7 @@ from holdfast.models.model import (
 
 log = logging.getLogger(__name__)
 
+ASKED = "asked"  # the reason of a compaction that a user wanted
 RECALL = "recall"  # the tool that is offered once results may have been shortened
 
 
@@ -79,7 +81,7 @@ class Asking:
             error = f"The run used its {self._limits.turns} turns without coming to an end."
             return GaveUp("turns_exhausted", error)
         chain = self._chain(now)
-        system = self._system(at.loaded, now, chain[0])
+        system = self._system(at.loaded, now.id, chain[0])
         if run.may_compact(now) and self._compactor.is_due(
             at.loaded.transcript, system, chain[0].window
         ):
@@ -129,7 +131,7 @@ class Asking:
     async def compact(self, at: DrivenRun, now: Run, reason: str) -> GaveUp | None:
         """Shorten what the model reads, and record it."""
         first = self._chain(now)[0]
-        transcript, system = at.loaded.transcript, self._system(at.loaded, now, first)
+        transcript, system = at.loaded.transcript, self._system(at.loaded, at.id, first)
         done = await self._compactor.compact(transcript, system, first.window, reason, at.id)
         if done is None and now.exceeded:
             return GaveUp("context_overflow", TOO_LONG)
@@ -213,9 +215,23 @@ class Asking:
             raise Cut
         self._sessions.delta(at.loaded, kind(run_id=at.id, turn=turn, text=text))
 
-    def _system(self, loaded: LoadedSession, now: Run, candidate: Candidate) -> str:
+    def filling(self, loaded: LoadedSession) -> Filling:
+        """Return what fills the window of the session's model now."""
+        first = self._models.named(loaded.session.model)
+        system = self._system(loaded, None, first)
+        return self._compactor.filling(loaded.transcript, system, first.window)
+
+    async def compact_now(self, loaded: LoadedSession, focus: str) -> HistoryCompacted | None:
+        """Return the fact that compacts a session without an active run; None: nothing to do."""
+        first = self._models.named(loaded.session.model)
+        system = self._system(loaded, None, first)
+        return await self._compactor.compact(
+            loaded.transcript, system, first.window, ASKED, RunId(""), focus
+        )
+
+    def _system(self, loaded: LoadedSession, run_id: RunId | None, candidate: Candidate) -> str:
         transcript = loaded.transcript
-        instructions = transcript.instructions.get(now.id, "")
+        instructions = transcript.instructions.get(run_id, "") if run_id else ""
         return system_prompt(
             loaded.session.workspace,
             instructions,
@@ -227,7 +243,7 @@ class Asking:
         transcript = loaded.transcript
         return Request(
             model=candidate.name.partition("/")[2],
-            system=self._system(loaded, now, candidate),
+            system=self._system(loaded, now.id, candidate),
             messages=transcript.for_model(candidate.name),
             tools=self._offered(candidate, compacted=transcript.compacted is not None),
         )
