@@ -13,17 +13,15 @@ from holdfast.engine.runs.asking import Asking
 from holdfast.engine.runs.calls import Calls
 from holdfast.engine.runs.processes import Processes
 from holdfast.engine.runs.runner import Runner
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.models.model import ToolSpec
-from holdfast.tools.tool import schema
 
 log = logging.getLogger(__name__)
 
 
-def asking(deps: ServiceDeps, sessions: Sessions) -> Asking:
+def asking(deps: ServiceDeps, sessions: Sessions, toolbox: Toolbox) -> Asking:
     """What asks the models, for all sessions."""
-    tools = [ToolSpec(t.name, t.description, schema(t.arguments)) for t in deps.tools]
-    return Asking(sessions, deps.models, tools, deps.clock, deps.limits, deps.redactor)
+    return Asking(sessions, deps.models, toolbox, deps.clock, deps.limits, deps.redactor)
 
 
 def runner(
@@ -32,11 +30,12 @@ def runner(
     permits: Permits,
     processes: Processes,
     asks: Asking,
+    toolbox: Toolbox,
     posture: Callable[[], str],
 ) -> Runner:
     """The runner of all sessions."""
     calls = Calls(
-        deps.tools,
+        toolbox,
         deps.blobs,
         deps.clock,
         sessions,

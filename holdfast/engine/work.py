@@ -28,6 +28,7 @@ from holdfast.engine.runs.approvals import Audit, Permits
 from holdfast.engine.runs.children import Children
 from holdfast.engine.runs.coordinator import Coordinator
 from holdfast.engine.runs.processes import Processes
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
 
@@ -72,11 +73,13 @@ class Work:
             lambda: journal.trusted_since,
         )
         self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
-        self.asking = asking(deps, sessions)
+        toolbox = Toolbox(deps.tools)
+        self.asking = asking(deps, sessions, toolbox)
+        drives = runner(deps, sessions, self.permits, self.processes, self.asking, toolbox, posture)
         orphans = Orphans(clock)
         self.coordinator = Coordinator(
             tasks,
-            runner(deps, sessions, self.permits, self.processes, self.asking, posture).drive,
+            drives.drive,
             partial(fail_broken, sessions),
             orphans.add,
             deps.limits.running,

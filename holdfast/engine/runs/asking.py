@@ -28,6 +28,7 @@ from holdfast.engine.runs.compactor import TOO_LONG, Compactor, without_change
 from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.outcomes import plain
 from holdfast.engine.runs.prompt import STANDING, system_prompt
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Overflow, Rejected, Transient
 from holdfast.models.model import (
@@ -37,13 +38,11 @@ from holdfast.models.model import (
     Reasoning,
     Request,
     Text,
-    ToolSpec,
 )
 
 log = logging.getLogger(__name__)
 
 ASKED = "asked"  # the reason of a compaction that a user wanted
-RECALL = "recall"  # the tool that is offered once results may have been shortened
 
 
 class GaveUp(Value):
@@ -60,20 +59,19 @@ class Asking:
         self,
         sessions: Sessions,
         models: Models,
-        tools: Sequence[ToolSpec],
+        toolbox: Toolbox,
         clock: Clock,
         budget: Limits,
         redactor: Redactor,
     ) -> None:
         self._sessions = sessions
         self._models = models
-        self._tools = [t for t in tools if t.name != RECALL]
-        self._with_recall = tools
+        self._toolbox = toolbox
         self._clock = clock
         self._limits = budget
         self._redactor = redactor
         self._breaker = Breaker()
-        self._compactor = Compactor(models.small or models.main, tools)
+        self._compactor = Compactor(models.small or models.main, toolbox)
 
     async def ask(self, at: DrivenRun, now: Run, turn: int) -> ModelAnswered | GaveUp | None:
         """Ask until a model answers or none is left; None: fold again, there is more to do first."""
@@ -245,14 +243,10 @@ class Asking:
             model=candidate.name.partition("/")[2],
             system=self._system(loaded, now.id, candidate),
             messages=transcript.for_model(candidate.name),
-            tools=self._offered(candidate, compacted=transcript.compacted is not None),
+            tools=self._toolbox.offered(
+                candidate.profile, compacted=transcript.compacted is not None
+            ),
         )
-
-    def _offered(self, candidate: Candidate, *, compacted: bool) -> Sequence[ToolSpec]:
-        """Return the tools that the model may call."""
-        if names := candidate.profile.tools:
-            return [t for t in self._with_recall if t.name in names]
-        return self._with_recall if compacted else self._tools
 
     def _answered(
         self, run_id: RunId, turn: int, answer: Answer, candidate: Candidate
