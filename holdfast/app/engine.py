@@ -124,4 +124,5 @@ def limits(config: Config) -> Limits:
         queued_bytes=config.limits.queued_mb * MB,
         turns=config.limits.turns,
         model_attempts=config.limits.model_attempts,
+        run_usd=config.limits.run_usd,
     )

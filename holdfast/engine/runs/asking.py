@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.redaction import Redactor
-from holdfast.core.run import limits, run
+from holdfast.core.run import budget, limits, run
+from holdfast.core.run.budget import OverBudget
 from holdfast.core.run.context import ContextExceeded, HistoryCompacted
 from holdfast.core.run.limits import Limits, StopRetrying
-from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelFailed, Run
+from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelAsked, ModelFailed, Run
 from holdfast.core.session.compaction import Filling
 from holdfast.core.types import Fact, RunId, Value
 from holdfast.engine.clock import Clock
@@ -42,6 +43,14 @@ from holdfast.models.model import (
 
 log = logging.getLogger(__name__)
 
+PRICE_NOT_KNOWN = (
+    "A run may spend ${usd:g} (limits.run_usd), and the price of {model} is not known. "
+    "Set usd_per_m_input and usd_per_m_output of the model."
+)
+EXHAUSTED = (
+    "The run used its budget of ${usd:g} (limits.run_usd): the next request to the model could "
+    "cost more than the ${left:.4f} that are left."
+)
 ASKED = "asked"  # the reason of a compaction that a user wanted
 
 
@@ -61,14 +70,14 @@ class Asking:
         models: Models,
         toolbox: Toolbox,
         clock: Clock,
-        budget: Limits,
+        bounds: Limits,
         redactor: Redactor,
     ) -> None:
         self._sessions = sessions
         self._models = models
         self._toolbox = toolbox
         self._clock = clock
-        self._limits = budget
+        self._limits = bounds
         self._redactor = redactor
         self._breaker = Breaker()
         self._compactor = Compactor(models.small or models.main, toolbox)
@@ -84,11 +93,20 @@ class Asking:
             at.loaded.transcript, system, chain[0].window
         ):
             return await self.compact(at, now, "full")
+        return await self._try_all(at, now, turn, chain, system)
+
+    async def _try_all(
+        self, at: DrivenRun, now: Run, turn: int, chain: tuple[Candidate, ...], system: str
+    ) -> ModelAnswered | GaveUp | None:
+        """Ask one after the other."""
         rejected = list[Rejected]()
         for attempt in count(now.attempts + 1):
             candidate, *others = chain
+            room = await self._reserve(at, turn, attempt, candidate, system)
+            if isinstance(room, GaveUp):
+                return room
             try:
-                answer = await self._stream(at, now, turn, candidate)
+                answer = await self._stream(at, now, turn, candidate, room)
             except JournalUnavailable:
                 raise  # not the model's doing
             except Overflow as error:
@@ -117,6 +135,33 @@ class Asking:
                 self._breaker.answered(candidate.name)
                 return self._answered(at.id, turn, answer, candidate)
         raise AssertionError("counting ended")
+
+    async def _reserve(
+        self, at: DrivenRun, turn: int, attempt: int, candidate: Candidate, system: str
+    ) -> int | GaveUp:
+        """Reserve the worst case of the request; the tokens that its answer may have, 0: any."""
+        usd, price = self._limits.run_usd, candidate.price
+        if not usd or price.free:
+            return 0
+        if not price.known:
+            return GaveUp("price_not_known", PRICE_NOT_KNOWN.format(model=candidate.name, usd=usd))
+        now = at.loaded.session.runs[at.id]
+        reads = self._compactor.filling(at.loaded.transcript, system, 0).used
+        found = budget.reserve(
+            usd, now.usage.cost_usd + now.reserved_usd, reads, price.input / 1e6, price.output / 1e6
+        )
+        if isinstance(found, OverBudget):
+            return GaveUp("budget_exhausted", EXHAUSTED.format(usd=usd, left=found.left_usd))
+        asked = ModelAsked(
+            run_id=at.id,
+            turn=turn,
+            attempt=attempt,
+            model=candidate.name,
+            reserved_usd=found.usd,
+            max_output=found.max_output,
+        )
+        await at.record(asked).wait()
+        return found.max_output
 
     def _chain(self, now: Run) -> tuple[Candidate, ...]:
         """Return the models to ask, in order."""
@@ -156,6 +201,7 @@ class Asking:
         wait_s: float = 0.0,
     ) -> None:
         """Record a failed attempt, and what follows."""
+        billed = isinstance(error, Transient) and error.billed
         log.warning(
             "model call failed, trying again",
             extra={"run_id": at.id, "attempt": attempt, "model": asked.name, "error": str(error)},
@@ -169,6 +215,7 @@ class Asking:
             next_model=next_one.name,
             wait_s=wait_s,
             retry_after_s=(error.retry_after_s or 0.0) if isinstance(error, Transient) else 0.0,
+            cost_usd=at.loaded.session.runs[at.id].reserved_usd if billed else 0.0,
         )
         at.record(*self._voided(at, turn, str(error)), failed)
 
@@ -182,10 +229,12 @@ class Asking:
             return ()
         return (MessageVoided(run_id=at.id, turn=turn, reason=plain(reason)),)
 
-    async def _stream(self, at: DrivenRun, now: Run, turn: int, candidate: Candidate) -> Answer:
+    async def _stream(
+        self, at: DrivenRun, now: Run, turn: int, candidate: Candidate, max_output: int
+    ) -> Answer:
         text, thought = self._redactor.stream(), self._redactor.stream()
         tell = partial(self._tell, at, turn)
-        request = self._request(at.loaded, now, candidate)
+        request = self._request(at.loaded, now, candidate, max_output)
         async with aclosing(candidate.model.stream(request)) as pieces:
             async for piece in pieces:
                 match piece:
@@ -237,7 +286,9 @@ class Asking:
             standing=candidate.profile.prompt or STANDING,
         )
 
-    def _request(self, loaded: LoadedSession, now: Run, candidate: Candidate) -> Request:
+    def _request(
+        self, loaded: LoadedSession, now: Run, candidate: Candidate, max_output: int
+    ) -> Request:
         transcript = loaded.transcript
         return Request(
             model=candidate.name.partition("/")[2],
@@ -246,6 +297,7 @@ class Asking:
             tools=self._toolbox.offered(
                 candidate.profile, compacted=transcript.compacted is not None
             ),
+            max_output=max_output,
         )
 
     def _answered(
