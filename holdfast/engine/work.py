@@ -28,6 +28,7 @@ from holdfast.engine.runs.approvals import Audit, Permits
 from holdfast.engine.runs.children import Children
 from holdfast.engine.runs.coordinator import Coordinator
 from holdfast.engine.runs.processes import Processes
+from holdfast.engine.runs.titles import Titles
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
@@ -92,6 +93,8 @@ class Work:
         self.recovery.on_return(self.search.notice)
         self.recovery.on_return(self.children.notice)
         self._subscribe()
+        if deps.models.small is not None:
+            Titles(sessions, deps.models.small, tasks).subscribe(self.commits)
 
     def _subscribe(self) -> None:
         for part in (self.permits, self.children, self.standing):

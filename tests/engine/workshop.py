@@ -187,12 +187,13 @@ def parts(
     hands: RunsCommands | None = None,
     window: int = 0,
     fallbacks: Sequence[Candidate] = (),
+    small: Candidate | None = None,
 ) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
-        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks)),
+        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks), small=small),
         tools=tools if callable(tools) else lambda: tools,
         clock=clock or ManualClock(),
         limits=limits or Limits(),
