@@ -20,7 +20,7 @@ from holdfast.core.approval.execution import ExecutionRequest
 from holdfast.core.approval.rules import Permission as Rule
 from holdfast.core.approval.tree import LeftOut, Tree
 from holdfast.core.run.call import Kept, OnCrash
-from holdfast.core.run.process import ProcessEnded, Processes
+from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
@@ -163,6 +163,11 @@ class Context(Value):
     result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
     confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
+
+    @property
+    def process_id(self) -> ProcessId:
+        """The id of the call's process: the same after a restart."""
+        return id_for(self.run_id, self.turn, self.call_id)
 
 
 class RunsCommands(Protocol):
