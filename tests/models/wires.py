@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from holdfast.models.anthropic import AnthropicModel, AnthropicReader
 from holdfast.models.completions import AnswerParser
 from holdfast.models.model import RemoteModel
+from holdfast.models.ollama import OllamaModel, OllamaReader
 from holdfast.models.openai import OpenAIModel
 from holdfast.models.parsing import EventParser
 from holdfast.models.peer import Peer
 from holdfast.models.transport import Parser, Server
-from tests.fakes import anthropic
+from tests.fakes import anthropic, ollama
 from tests.fakes.model_server import OPENAI, Wire
 
 
@@ -36,5 +37,14 @@ REMOTES = [
         lambda peer: EventParser(peer, AnthropicReader(peer)),
         200_000,
         "x-api-key",
+    ),
+    Remote(
+        "ollama",
+        OllamaModel,
+        ollama.WIRE,
+        lambda peer: EventParser(peer, OllamaReader(peer), prefix=b""),
+        ollama.WINDOW,
+        "Authorization",
+        "Bearer ",
     ),
 ]
