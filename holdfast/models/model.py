@@ -73,6 +73,21 @@ class Model(Protocol):
         ...
 
 
+class ListedModel(Value):
+    """A model that a server offers."""
+
+    name: str
+    window: int = 0  # tokens that it reads at once; 0: the server does not say
+
+
+class RemoteModel(Model, Protocol):
+    """A provider whose server can list its models."""
+
+    async def list_models(self) -> list[ListedModel]:
+        """Return the server's models, within a second; or raise as described above."""
+        ...
+
+
 class Profile(Value):
     """How a model is used. The default: the whole prompt, all tools, the usual approvals."""
 
