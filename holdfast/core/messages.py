@@ -28,10 +28,16 @@ class User(msgspec.Struct, frozen=True, tag="user", tag_field="role", omit_defau
 
 
 class Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role", omit_defaults=True):
-    """The model's text and the calls it proposes."""
+    """The model's text and the calls it proposes.
+
+    `opaque` is JSON that only the model `maker` can read (signatures, encrypted reasoning). It goes
+    back to that model, and to no other.
+    """
 
     text: str
     calls: tuple[Proposal, ...] = ()
+    opaque: str = ""
+    maker: str = ""
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):

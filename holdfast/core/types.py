@@ -62,6 +62,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0  # of the input: read from the server's cache
+    cost_usd: float = 0.0  # 0: not known
 
     @property
     def total_tokens(self) -> int:
@@ -69,5 +71,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
-            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cost_usd + other.cost_usd,
         )

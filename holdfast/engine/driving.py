@@ -13,11 +13,15 @@ from holdfast.engine.runs.asking import Asking
 from holdfast.engine.runs.calls import Calls
 from holdfast.engine.runs.processes import Processes
 from holdfast.engine.runs.runner import Runner
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.models.model import ToolSpec
-from holdfast.tools.tool import schema
 
 log = logging.getLogger(__name__)
+
+
+def asking(deps: ServiceDeps, sessions: Sessions, toolbox: Toolbox) -> Asking:
+    """What asks the models, for all sessions."""
+    return Asking(sessions, deps.models, toolbox, deps.clock, deps.limits, deps.redactor)
 
 
 def runner(
@@ -25,11 +29,13 @@ def runner(
     sessions: Sessions,
     permits: Permits,
     processes: Processes,
+    asks: Asking,
+    toolbox: Toolbox,
     posture: Callable[[], str],
 ) -> Runner:
     """The runner of all sessions."""
     calls = Calls(
-        deps.tools,
+        toolbox,
         deps.blobs,
         deps.clock,
         sessions,
@@ -38,9 +44,7 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    tools = [ToolSpec(t.name, t.description, schema(t.arguments)) for t in deps.tools]
-    asking = Asking(sessions, deps.models, tools, deps.clock, deps.limits, deps.redactor)
-    return Runner(sessions, calls, asking, posture, processes.end_of)
+    return Runner(sessions, calls, asks, posture, processes.end_of)
 
 
 async def fail_broken(

@@ -30,6 +30,7 @@ class Request(Value):
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
+    max_output: int = 0  # tokens that the answer may have; 0: the server's own limit
 
 
 class Text(Value):
@@ -47,6 +48,7 @@ class Answer(Value):
     reasoning: str = ""
     calls: tuple[Proposal, ...] = ()
     usage: Usage = Usage()
+    opaque: str = ""  # JSON that only this provider can read; it gets it back with the message
 
 
 Piece = Text | Reasoning | Answer
@@ -71,12 +73,58 @@ class Model(Protocol):
         ...
 
 
+class ListedModel(Value):
+    """A model that a server offers."""
+
+    name: str
+    window: int = 0  # tokens that it reads at once; 0: the server does not say
+
+
+class RemoteModel(Model, Protocol):
+    """A provider whose server can list its models."""
+
+    async def list_models(self) -> list[ListedModel]:
+        """Return the server's models, within a second; or raise as described above."""
+        ...
+
+
+class Profile(Value):
+    """How a model is used. The default: the whole prompt, all tools, the usual approvals."""
+
+    tools: tuple[str, ...] = ()  # names of the tools that it is offered; empty: all
+    prompt: str = ""  # takes the place of the standing instructions; may contain {workspace}
+    cautious: bool = False  # commands always ask, and at a terminal writes ask too
+    banner: str = ""  # one line for people
+
+
+class Price(Value):
+    """US dollars for a million tokens; all 0: not known, unless it is free."""
+
+    input: float = 0.0
+    output: float = 0.0
+    cached: float = 0.0  # input that the server read from its cache; 0: costs as other input
+    free: bool = False  # it runs on a machine of the user's
+
+    @property
+    def known(self) -> bool:
+        return self.free or bool(self.input or self.output)
+
+    def cost(self, usage: Usage) -> float:
+        """Return what the usage costs."""
+        cached = usage.cached_tokens if self.cached else 0
+        fresh = usage.input_tokens - cached
+        spent = fresh * self.input + cached * self.cached + usage.output_tokens * self.output
+        return spent / 1e6
+
+
 class Candidate(Value):
     """A model that can be asked."""
 
     name: str  # with its provider: "openai/gpt-5-mini"
     model: Model
     window: int = 0  # tokens that it reads at once; 0: not known
+    profile: Profile = Profile()
+    price: Price = Price()
 
 
 class Models(Value):
@@ -87,6 +135,13 @@ class Models(Value):
     others: tuple[Candidate, ...] = ()  # that a request or a session may name
     small: Candidate | None = None  # writes notes on long histories; None: the main one
 
+    @property
+    def all(self) -> tuple[Candidate, ...]:
+        """Every model, once each."""
+        small = (self.small,) if self.small is not None else ()
+        known = (self.main, *self.fallbacks, *self.others, *small)
+        return tuple({c.name: c for c in reversed(known)}.values())[::-1]
+
     def named(self, wanted: str) -> Candidate:
         """Return the model of that name; the main one if there is none of its provider."""
         known = (self.main, *self.fallbacks, *self.others)
@@ -96,7 +151,7 @@ class Models(Value):
         provider = wanted.partition("/")[0]
         for candidate in known:
             if wanted and candidate.name.partition("/")[0] == provider:
-                return Candidate(wanted, candidate.model)
+                return Candidate(wanted, candidate.model, profile=candidate.profile)
         return self.main
 
     def chain(self, wanted: str, first: str) -> tuple[Candidate, ...]:

@@ -44,6 +44,7 @@ from holdfast.tools.tool import (
 NOT_SHOWN = " not shown; use search_files to find text in them"
 CONTINUE = "; continue with offset={}"
 SIMILAR_LINE = "the most similar line is"
+SMALL_MODEL = "a small model wrote it, which makes mistakes"
 MAX_SHOWN = 16 * 1024  # characters of a change that a user can be asked about
 MAX_READ = 256 * 1024 * 1024  # bytes of a file that are searched for lines
 _CHUNK = 1024 * 1024
@@ -232,11 +233,13 @@ def _permission(context: Context, asked: WriteFile | Patch) -> Permission:
 
 def _place(context: Context, asked: WriteFile | Patch) -> tuple[str, str, bytes]:
     """Return the resolved path, why the user must be asked, and the former text of a patch."""
+    always = SMALL_MODEL if context.confirm_writes else ""
     if not context.workspace.is_dir():  # the workspace is created when it is first needed
         real = os.path.normpath(asked.path)
-        return real, autorun.why_asked(real), b""
+        return real, autorun.why_asked(real) or always, b""
     with FileGate(context.workspace) as gate:
         real, why = gate.why_asked(asked.path)
+        why = why or always
         if not why or isinstance(asked, WriteFile):
             return real, why, b""
         with gate.open_file(asked.path) as file:

@@ -2,11 +2,12 @@
 
 Every tool states its effect and what a crash in the middle of a call means. There are no
 defaults, so a new tool cannot inherit a wrong one by accident. The arguments are a typed struct:
-the schema that the model sees and the validation of its calls come from the same type. A tool
+the schema that the model sees and the validation of its calls come from the same type. A tool from
+elsewhere may bring a JSON Schema instead; its arguments are a dict, which it validates. A tool
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +26,7 @@ from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
 SURROGATE = "The text contains half of a surrogate pair; remove it."
 
-A = TypeVar("A", bound=msgspec.Struct)
+A = TypeVar("A")  # a struct; for a tool with a JSON Schema of its own also a dict
 
 
 class Effect(StrEnum):
@@ -160,6 +161,7 @@ class Context(Value):
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
     result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 
     @property
@@ -216,6 +218,7 @@ class Tool(Generic[A]):
     adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # outcome after a restart
     settled: Callable[[Context], None] | None = None  # the outcome is stored: remove the record
     abort: Callable[[Context], Awaitable[None]] | None = None  # the run was stopped: clean up
+    schema: Mapping[str, Any] | None = None  # JSON Schema; None: made from the type of arguments
 
 
 async def free(context: Context, arguments: msgspec.Struct) -> Permission:

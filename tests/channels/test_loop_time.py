@@ -36,7 +36,8 @@ from holdfast.core.session.answers import parse_choice
 from holdfast.core.session.library import one_line
 from holdfast.core.session.replies import SHOWN
 from holdfast.errors import Misconfigured, Refused
-from holdfast.models.completions import AnswerParser, Peer
+from holdfast.models.completions import AnswerParser
+from holdfast.models.peer import Peer, Settings
 from holdfast.tools.exec import shell
 from tests.engine.workshop import ME
 from tests.fakes.clock import ManualClock
@@ -57,7 +58,7 @@ REDACTOR = Redactor(["a-secret-of-some-length", "another.secret"])
 
 def stream(text: str) -> None:
     """A model's stream, in lines that say nothing and in the beginning of one that has no end."""
-    incoming = AnswerParser(Peer("http://model", "m", "key"), empty=False)
+    incoming = AnswerParser(Peer("openai", "model", "m", "key", Settings("", "")))
     incoming.feed(b": " + text.encode())
     incoming.feed(b"\n" + text.encode()[:65_536])
 

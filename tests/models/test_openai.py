@@ -11,11 +11,13 @@ import pytest
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
 from holdfast.errors import HoldfastError, Misconfigured, Overflow, Rejected, Transient
-from holdfast.models.completions import AnswerParser, Peer
+from holdfast.models.completions import AnswerParser
 from holdfast.models.model import Answer, Piece, Reasoning, Request, Text, ToolSpec
 from holdfast.models.openai import OpenAIModel
+from holdfast.models.peer import Peer
 from tests.fakes.model_server import (
     DONE,
+    SETTINGS,
     Abort,
     ModelServer,
     Reply,
@@ -29,6 +31,7 @@ from tests.fakes.model_server import (
     refuse,
     say,
     serve,
+    server_at,
     stream,
     token,
     usage,
@@ -48,7 +51,7 @@ async def server() -> AsyncIterator[ModelServer]:
 
 @pytest.fixture
 async def model(server: ModelServer) -> AsyncIterator[OpenAIModel]:
-    async with aclosing(OpenAIModel(server.base_url, KEY)) as model:
+    async with aclosing(OpenAIModel(server_at(server.base_url, KEY))) as model:
         yield model
 
 
@@ -136,7 +139,7 @@ async def test_images_are_sent_after_their_text(server: ModelServer, model: Open
 
 
 async def test_without_key_and_tools_neither_is_mentioned(server: ModelServer) -> None:
-    async with aclosing(OpenAIModel(server.base_url + "/", "")) as model:
+    async with aclosing(OpenAIModel(server_at(server.base_url + "/", ""))) as model:
         await listen(model)
     (seen,) = server.requests
     assert "Authorization" not in seen.headers
@@ -205,7 +208,7 @@ WIRE = (
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100, len(WIRE)])
 def test_an_answer_does_not_depend_on_how_its_bytes_are_cut(size: int) -> None:
-    incoming = AnswerParser(Peer("host", "m", ""), empty=False)
+    incoming = AnswerParser(Peer("openai", "host", "m", "", SETTINGS))
     pieces = [
         p for i in range(0, len(WIRE), size) for p in incoming.feed(WIRE[i : i + size])
     ] + incoming.end()
@@ -394,7 +397,7 @@ async def test_a_reset_after_the_answer_is_whole_loses_nothing_of_it(
 
 async def test_a_server_that_falls_silent_is_given_up(server: ModelServer) -> None:
     server.then(stream(Wait()), stream(token("half"), Wait()))
-    async with aclosing(OpenAIModel(server.base_url, KEY, stall_s=0.05)) as model:
+    async with aclosing(OpenAIModel(server_at(server.base_url, KEY, stall_s=0.05))) as model:
         for _ in range(2):
             error = await failure(model)
             assert isinstance(error, Transient)
@@ -414,7 +417,7 @@ async def test_a_server_that_never_hangs_up_does_not_hold_the_answer(
 async def test_a_refused_connection_is_transient() -> None:
     async with serve() as server:
         url = server.base_url
-    async with aclosing(OpenAIModel(url, KEY)) as model:
+    async with aclosing(OpenAIModel(server_at(url, KEY))) as model:
         assert isinstance(await failure(model), Transient)
 
 
@@ -478,7 +481,7 @@ async def test_a_conversation_that_is_too_long_is_an_overflow(
 async def test_a_key_of_one_character_garbles_no_refusal(server: ModelServer) -> None:
     words = "no model is loaded"
     server.then(refuse(400, words))
-    async with aclosing(OpenAIModel(server.base_url, "o")) as model:
+    async with aclosing(OpenAIModel(server_at(server.base_url, "o"))) as model:
         assert words in str(await failure(model))
 
 
@@ -540,7 +543,7 @@ async def test_whole_answers_share_one_connection(server: ModelServer, model: Op
 
 async def test_a_given_session_is_used_and_left_open(server: ModelServer) -> None:
     async with aiohttp.ClientSession() as session:
-        async with aclosing(OpenAIModel(server.base_url, KEY, session)) as model:
+        async with aclosing(OpenAIModel(server_at(server.base_url, KEY), session)) as model:
             await listen(model)
         assert not session.closed
 
@@ -569,11 +572,11 @@ async def test_check_gives_up_after_a_second(server: ModelServer, model: OpenAIM
 )
 def test_a_base_url_that_cannot_work_is_refused_at_once(url: str) -> None:
     with pytest.raises(Misconfigured, match="OPENAI_BASE_URL"):
-        OpenAIModel(url, KEY)
+        OpenAIModel(server_at(url, KEY))
 
 
 @pytest.mark.parametrize("key", ["a\nb", "ключ"])
 def test_a_key_that_cannot_be_sent_is_refused_at_once_and_not_shown(key: str) -> None:
     with pytest.raises(Misconfigured, match="OPENAI_API_KEY") as caught:
-        OpenAIModel("http://host/v1", key)
+        OpenAIModel(server_at("http://host/v1", key))
     assert key not in str(caught.value)

@@ -106,7 +106,8 @@ class Transcript:
         if fact.usage.input_tokens:
             self.measured = Measured(fact.usage.input_tokens, self._estimate)
             self._since = 0
-        self._take(Assistant(fact.text, fact.calls))
+        maker = fact.model if fact.opaque else ""
+        self._take(Assistant(fact.text, fact.calls, fact.opaque, maker))
 
     def _take_result(self, fact: CallSettled) -> None:
         self._take(ToolResult(fact.call_id, fact.text))
@@ -200,9 +201,15 @@ class Transcript:
         self._estimate = compaction.estimate_all(compaction.view(self.messages, self.compacted))
         self._since = -1
 
-    def for_model(self) -> list[Message]:
-        """Return the messages for the model: every call has a result, and the note is included."""
+    def for_model(self, name: str = "") -> list[Message]:
+        """Return the messages for the model `name`: every call has a result, the note is included.
+
+        What another model keeps in a message for itself is left out.
+        """
         messages = compaction.view(self.without_note(), self.compacted)
+        for at, message in enumerate(messages):
+            if isinstance(message, Assistant) and message.opaque and message.maker != name:
+                messages[at] = Assistant(message.text, message.calls)
         if self._note and (at := self._unanswered(messages)) < len(messages):
             messages[at] = replace(messages[at], text=f"{self._note}\n\n{messages[at].text}")
         elif self._note:

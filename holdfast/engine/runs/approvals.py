@@ -83,8 +83,10 @@ class Permits:
         policy: ApprovalPolicy,
         standing: Callable[[], Sequence[Permission]],
         audit: Audit,
+        cautious: Callable[[str], bool],
         trusted_since: Callable[[], float] = float,
     ) -> None:
+        self._cautious = cautious  # with calls of the model of that name
         self._trusted_since = trusted_since  # older grants do not count
         self._clock = clock
         self._policy = policy
@@ -193,6 +195,12 @@ class Permits:
             AuditEntry(kind=kind, who=loaded.key.owner, platform=platform, run_id=run_id, **fields)
         )
 
+    def confirms_writes(self, loaded: LoadedSession, run_id: RunId) -> bool:
+        """Tell if a person at a terminal confirms each write of the run."""
+        found = loaded.session.runs[run_id]
+        at_terminal = found.origin.platform == "cli" and found.origin.answerable
+        return at_terminal and self._cautious(found.model)
+
     def hosts(self, loaded: LoadedSession, run_id: RunId) -> tuple[str, ...]:
         """The hosts that commands of the run may speak to unasked."""
         context = self._context(loaded, run_id, Level.L0)
@@ -251,6 +259,7 @@ class Permits:
             session=loaded.key,
             door=RunDoor(origin.platform, origin.answerable, self._policy.expiry_s),
             mode=self._policy.mode,
+            cautious=self._cautious(found.model),
             level=level,
             workspace=session.workspace,
             grants=doubts.granted_since(session.grants, self._trusted_since()),

@@ -204,6 +204,7 @@ CONTEXT = ExecutionContext(
     session=SESSION,
     door=RunDoor("terminal", True, 600.0),
     mode=ApprovalMode.ASK,
+    cautious=False,
     level=Level.L2,
     workspace="/w",
     grants=(),
@@ -312,6 +313,16 @@ def test_an_execution_that_needs_a_question_is_denied_if_no_user_can_answer(
         assert isinstance(decision, Deny) and "chat completions" in decision.reason
     else:
         assert decision == MayRun(Ground.HARMLESS)
+
+
+@pytest.mark.promise("MODEL-04")
+def test_with_a_cautious_profile_only_what_a_person_granted_runs_unasked() -> None:
+    for usual in (CONTEXT, SANDBOXED):
+        assert isinstance(decide_execution(LISTING, usual), MayRun)
+        asked(LISTING, replace(usual, cautious=True))
+    asked(REQUEST_TO_BUILD, replace(SANDBOXED, cautious=True))
+    granted = replace(CONTEXT, cautious=True, standing=(THIS_LINE,))
+    assert decide_execution(REQUEST_TO_BUILD, granted) == MayRun(Ground.GRANTED)
 
 
 def test_ten_questions_may_be_open_and_no_more() -> None:

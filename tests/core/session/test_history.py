@@ -553,3 +553,12 @@ def test_a_transcript_knows_that_it_was_imported_until_it_begins_again() -> None
     assert it.imported
     it.add(SessionReset(reason="suspended"))
     assert not it.imported
+
+
+@pytest.mark.promise("MODEL-05")
+def test_what_only_one_model_can_read_goes_back_to_that_model_and_to_no_other() -> None:
+    signed = ModelAnswered(run_id=A, turn=1, text="yes", model="a/big", opaque='{"signature":"x"}')
+    grown = transcript(admitted("first"), promoted("first"), signed)
+    assert grown.for_model("a/big")[-1] == Assistant("yes", (), '{"signature":"x"}', "a/big")
+    assert grown.for_model("a/small")[-1] == Assistant("yes")
+    assert grown.for_model()[-1] == Assistant("yes")

@@ -97,6 +97,7 @@ def context(workspace: Path) -> ExecutionContext:
         session=SessionKey(OPERATOR, SessionId("s")),
         door=RunDoor("terminal", True, 600.0),
         mode=ApprovalMode.ASK,
+        cautious=False,
         level=Level.L2,
         workspace=str(workspace),
         grants=(),

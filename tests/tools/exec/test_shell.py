@@ -150,6 +150,7 @@ def context(
         session=SessionKey(OPERATOR, SessionId("s")),
         door=door,
         mode=mode,
+        cautious=False,
         level=level,
         workspace="/work/project",
         grants=(),
