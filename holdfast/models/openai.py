@@ -12,7 +12,7 @@ import msgspec
 from holdfast.models.completions import AnswerParser
 from holdfast.models.completions_request import encode
 from holdfast.models.model import ListedModel, Piece, Request
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 
 class _Meta(msgspec.Struct):
@@ -67,7 +67,7 @@ class OpenAIModel:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
         body = encode(request, strict=self._strict)
-        outgoing = Outgoing(self._completions, self._headers, body)
+        outgoing = EncodedRequest(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
 
     async def list_models(self) -> list[ListedModel]:

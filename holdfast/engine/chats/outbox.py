@@ -26,12 +26,12 @@ from holdfast.core.chat.delivery import (
 from holdfast.core.chat.notices import Trouble
 from holdfast.core.events import Record
 from holdfast.core.types import DeliveryId, SessionKey, Value
+from holdfast.engine.chats.places import Outlet
 from holdfast.engine.chats.queues import (
     LOOK_AGAIN_S,
     NOTHING_TO_CHANGE,
     TOO_LATE,
     Lanes,
-    Outlet,
     QueuedMessage,
     after,
 )

@@ -9,6 +9,13 @@ from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import Value
 
 
+class Outlet(Value):
+    """A channel, and what to do if it is unknown whether a message has arrived."""
+
+    channel: Channel
+    policy: delivery.DeliveryPolicy
+
+
 class Connected(Value):
     """A channel and its settings."""
 
@@ -24,6 +31,11 @@ class Connected(Value):
     def door(self) -> DoorCapabilities:
         can = self.channel.capabilities
         return DoorCapabilities(self.channel.name, can.answerable, can.late)
+
+    @property
+    def outlet(self) -> Outlet:
+        idempotent = self.channel.capabilities.idempotent_send
+        return Outlet(self.channel, delivery.DeliveryPolicy(idempotent, self.on_ambiguous))
 
 
 class ChatPlace(Value):

@@ -22,12 +22,13 @@ from msgspec import field
 from msgspec.structs import replace
 
 from holdfast.channels import channel as channels
-from holdfast.channels.channel import Button, Channel, Outgoing
+from holdfast.channels.channel import Button, Outgoing
 from holdfast.channels.text import links
 from holdfast.core.address import Key
 from holdfast.core.chat import delivery
 from holdfast.core.chat.notices import Trouble
-from holdfast.core.types import DeliveryId, Part, SessionKey, Value
+from holdfast.core.types import DeliveryId, Part, SessionKey
+from holdfast.engine.chats.places import Outlet
 from holdfast.engine.chats.typing import Presence, carry
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import LoadedSession, Sessions
@@ -49,13 +50,6 @@ CUT = "the gateway ended while it was on its way"
 NOTHING_TO_CHANGE = "nothing to change: the message it changes was not sent"
 
 _NO_CHANNEL = delivery.DeliveryPolicy(idempotent=False, on_ambiguous=delivery.OnAmbiguous.HOLD)
-
-
-class Outlet(Value):
-    """A channel, and what to do if it is unknown whether a message has arrived."""
-
-    channel: Channel
-    policy: delivery.DeliveryPolicy
 
 
 class QueuedMessage(Part):

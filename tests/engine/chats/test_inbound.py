@@ -45,8 +45,7 @@ from holdfast.core.types import (
 )
 from holdfast.engine.chats.inbound import Inbound
 from holdfast.engine.chats.outbox import Outbox
-from holdfast.engine.chats.places import Connected
-from holdfast.engine.chats.queues import Outlet
+from holdfast.engine.chats.places import Connected, Outlet
 from holdfast.engine.messenger import Chatting
 from holdfast.engine.service import Service
 from holdfast.engine.sessions import Sessions

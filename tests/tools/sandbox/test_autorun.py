@@ -12,7 +12,7 @@ from holdfast.core.approval.approval import Level
 from holdfast.tools.sandbox import autorun, autorun_paths
 from holdfast.tools.sandbox.autorun import LeftByCommand
 from holdfast.tools.sandbox.autorun_paths import HELD
-from holdfast.tools.sandbox.sandbox import Confined, Profile
+from holdfast.tools.sandbox.sandbox import CommandProfile, Confined
 from tests.bwrap import NOWHERE
 from tests.tools.sandbox.test_sandbox import SYSTEM, Place, no_bwrap  # noqa: F401 — a fixture
 
@@ -55,7 +55,9 @@ def execute(confined: Confined) -> subprocess.CompletedProcess[str]:
 
 
 def confine(place: Place, script: str) -> Confined:
-    return place.sandbox.confine(Profile(str(place.one)), ("/bin/sh", "-c", script), str(place.one))
+    return place.sandbox.confine(
+        CommandProfile(str(place.one)), ("/bin/sh", "-c", script), str(place.one)
+    )
 
 
 def leave(place: Place, script: str) -> tuple[subprocess.CompletedProcess[str], LeftByCommand]:
