@@ -42,7 +42,9 @@ async def door(it: GatewayProcess) -> AsyncIterator[Door]:
         ([], None),
     ],
 )
-async def test_what_is_no_command_is_refused(door: Door, body: object, param: str | None) -> None:
+async def test_a_text_that_is_no_command_is_refused(
+    door: Door, body: object, param: str | None
+) -> None:
     status, answer = await door.give(body)
     assert (status, answer["error"]["code"]) == (400, "invalid_request")
     assert answer["error"]["param"] == param
@@ -108,7 +110,7 @@ async def test_words_of_a_command_that_answered_a_question_are_not_said_as_well(
     assert len((await it.get(f"/v1/runs?session_id={HERE}"))[1]["data"]) == 1
 
 
-async def test_words_of_a_command_that_nobody_will_read_are_told_from_other_refusals(
+async def test_a_refused_message_of_a_command_differs_from_other_refusals(
     door: Door,
 ) -> None:
     nowhere = {"input": "/queue hello", "workspace": "/no/such/place"}

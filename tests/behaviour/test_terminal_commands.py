@@ -301,9 +301,7 @@ async def test_resume_alone_goes_back_to_the_session_that_was_left(
     assert (await desk.command("mine", "/resume")).session_id == "theirs"
 
 
-async def test_resume_goes_on_in_a_session_whose_next_words_would_begin_afresh(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_resume_ends_the_suspension_of_a_session(tmp_path: Path, model: ModelServer) -> None:
     config = '[recovery]\non_start = "suspend"\n'
     async with gateway(tmp_path, model.base_url, config) as it:
         await said(it, "one")

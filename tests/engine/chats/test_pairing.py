@@ -176,7 +176,7 @@ async def test_a_code_that_waits_is_good_after_a_restart(tmp_path: Path) -> None
         assert WELCOME in await it.told(1)
 
 
-async def test_what_cannot_be_audited_does_not_count(it: Place) -> None:
+async def test_a_decision_that_cannot_be_audited_has_no_effect(it: Place) -> None:
     code = await it.code()
     it.audit_is_full = True
     with pytest.raises(JournalUnavailable):
@@ -202,7 +202,7 @@ async def test_every_decision_is_in_the_audit(it: Place) -> None:
     ]
 
 
-async def test_whoever_guesses_is_told_when_to_try_again(it: Place) -> None:
+async def test_too_many_wrong_codes_are_refused_with_the_time_to_try_again(it: Place) -> None:
     code = await it.code()
     for n in range(FAILURES):
         with pytest.raises(Refused) as caught:
@@ -253,7 +253,7 @@ async def test_an_offer_can_be_withdrawn(it: Place) -> None:
         await it.people.pair(ME, code, USER)
 
 
-async def test_where_pairing_is_off_nobody_is_shown_anything(tmp_path: Path) -> None:
+async def test_without_pairing_a_stranger_is_shown_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path, pairing=False) as it:
         await it.say("let me in")
         assert it.channel.sent == []
@@ -290,7 +290,7 @@ async def test_a_code_that_may_not_have_arrived_is_replaced(
     assert (await it.people.look_up(ME, await it.code())).sender == EVE
 
 
-async def test_a_code_of_which_nobody_knows_whether_it_was_shown_is_replaced(
+async def test_a_code_whose_delivery_is_doubtful_is_replaced(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as before:
@@ -300,12 +300,12 @@ async def test_a_code_of_which_nobody_knows_whether_it_was_shown_is_replaced(
         assert (await after.people.look_up(ME, await after.code())).sender == EVE
 
 
-async def test_in_a_group_nobody_is_shown_a_code(it: Place) -> None:
+async def test_no_code_is_shown_in_a_group(it: Place) -> None:
     await it.say("let me in", in_=ChatType.GROUP)
     assert it.channel.sent == []
 
 
-async def test_how_the_channels_are_doing_is_told(it: Place) -> None:
+async def test_the_state_of_the_channels_is_listed(it: Place) -> None:
     it.channel.trouble = "out of reach"
     assert await it.people.channels(ME) == [
         ChannelState(

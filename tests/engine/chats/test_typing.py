@@ -67,7 +67,7 @@ def ended() -> list[Fact]:
     ]
 
 
-async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) -> None:
+async def test_typing_is_shown_while_a_run_is_active(tmp_path: Path) -> None:
     chat = Chat(typing=True)
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat)
@@ -83,7 +83,7 @@ async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) ->
         assert chat.typed == [chat.address("a")] * 3
 
 
-async def test_nobody_types_while_a_run_waits(tmp_path: Path) -> None:
+async def test_no_typing_is_shown_while_a_run_waits(tmp_path: Path) -> None:
     chat = Chat(typing=True)
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat)
@@ -99,7 +99,7 @@ async def test_nobody_types_while_a_run_waits(tmp_path: Path) -> None:
         await chat.typed_times(2)
 
 
-async def test_where_nobody_can_be_seen_typing_nothing_is_tried(tmp_path: Path) -> None:
+async def test_typing_is_not_shown_if_the_platform_cannot(tmp_path: Path) -> None:
     chat = Chat(typing=False)
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat)
@@ -107,7 +107,7 @@ async def test_where_nobody_can_be_seen_typing_nothing_is_tried(tmp_path: Path) 
         assert chat.typed == []
 
 
-async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_path: Path) -> None:
+async def test_progress_is_shown_at_intervals_and_only_the_newest(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)

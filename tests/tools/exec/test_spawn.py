@@ -633,7 +633,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(spawner: Spawner) -> Non
     assert not carriers(token)
 
 
-async def test_what_a_finished_command_leaves_running_ends_with_it(
+async def test_processes_left_by_a_finished_command_are_killed(
     spawner: Spawner,
 ) -> None:
     token = secrets.token_hex(8)
@@ -665,7 +665,7 @@ async def test_a_command_lives_on_when_a_worker_thread_ends(
 
 
 @pytest.mark.fault("F-22")
-async def test_of_endless_output_the_beginning_and_end_are_kept_in_little_memory(
+async def test_endless_output_keeps_its_beginning_and_end_in_little_memory(
     spawner: Spawner, tmp_path: Path, record_property: Record
 ) -> None:
     before = resident_kb()

@@ -130,7 +130,7 @@ def led_elsewhere(place: Place) -> list[str]:
 
 
 @pytest.mark.fault("F-44")
-async def test_what_autorun_files_lead_to_cannot_be_changed(wrapped: Place) -> None:
+async def test_targets_of_autorun_files_cannot_be_changed(wrapped: Place) -> None:
     found = led_elsewhere(wrapped)
     script = "; ".join(f"echo evil >> {name}" for name in (*found, "tools/hooks/new"))
     _, left = leave(wrapped, f"{script}; echo mine > scripts/mine")

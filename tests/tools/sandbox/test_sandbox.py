@@ -182,7 +182,7 @@ def probe(
     return Posture(Level(level), tuple(blocked), tuple(still), note), made
 
 
-async def test_where_user_namespaces_are_denied_landlock_is_left_and_commands_run(
+async def test_without_user_namespaces_commands_run_with_landlock(
     tmp_path: Path,
 ) -> None:
     no_namespaces = {name: seccomp.NAMESPACED[name] for name in ("clone", "clone3", "unshare")}
@@ -192,7 +192,7 @@ async def test_where_user_namespaces_are_denied_landlock_is_left_and_commands_ru
     assert made == "hi\n"
 
 
-async def test_where_nothing_works_commands_are_refused(tmp_path: Path) -> None:
+async def test_without_any_sandbox_commands_are_refused(tmp_path: Path) -> None:
     posture, made = probe(Place(tmp_path, []), "setarch", "i686")
     assert posture.level is Level.L0
     assert posture.note.startswith("UNSANDBOXED")
@@ -201,7 +201,7 @@ async def test_where_nothing_works_commands_are_refused(tmp_path: Path) -> None:
     assert made.startswith("ToolFailed: No command can run here")
 
 
-async def test_where_nothing_works_and_the_operator_allows_it_commands_run_unsandboxed(
+async def test_without_any_sandbox_commands_run_if_the_operator_allows_it(
     tmp_path: Path,
 ) -> None:
     posture, made = probe(Place(tmp_path, []), "setarch", "i686", allow_none="yes")
