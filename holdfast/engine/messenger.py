@@ -30,6 +30,7 @@ from holdfast.engine.runs.approvals import Audit
 from holdfast.engine.sessions import Sessions
 from holdfast.gateway import Gateway
 from holdfast.journal.journal import Journal
+from holdfast.models.model import Models
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Messenger:
         sessions: Sessions,
         clock: Clock,
         tasks: TaskGroup,
-        model: str,
+        models: Models,
         audit: Audit,
         control: ProcessControl | None,
     ) -> None:
@@ -82,7 +83,7 @@ class Messenger:
         self.outbox = Outbox(journal, sessions, clock, outlets, tasks, self._home)
 
         self.book = book = ChatBook(gateway, sessions, clock, having.channels, links.hosts)
-        commands = session.CommandDeps(gateway, journal, sessions, clock, model)
+        commands = session.CommandDeps(gateway, journal, sessions, clock, models)
 
         def converse(place: ChatPlace) -> Conversation:
             return Conversation(commands, book, place, control)

@@ -62,7 +62,7 @@ class Service(Reads):
         self.messenger: Messenger | None = None
         if chatting is not None:
             self.messenger = Messenger(
-                chatting, self, journal, sessions, clock, tasks, deps.model_name, audit, control
+                chatting, self, journal, sessions, clock, tasks, deps.models, audit, control
             )
             self.messenger.outbox.subscribe(work.commits)
         outbox = self.messenger.outbox if self.messenger else None
@@ -150,6 +150,7 @@ class Service(Reads):
             status=self._life.phase,
             version=self._deps.version,
             model=self._deps.model_name,
+            models=tuple(candidate.name for candidate in self._deps.models.all),
             running=len(self._work.coordinator.active),
             queued=counts[RunPhase.QUEUED],
             waiting=counts[RunPhase.WAITING],

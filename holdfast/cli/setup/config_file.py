@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.cli.exits import Code, Exit
-from holdfast.config.channels import toml
+from holdfast.config.tables import toml
 
 DRAFT = ".config.toml."  # the prefix of a draft's name
 _BARE_END = re.compile(r"(?<!\r)\n")

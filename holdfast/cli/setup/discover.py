@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from holdfast.config import vendors
-from holdfast.config.settings import DEFAULT_OPENAI_MODEL, Config
+from holdfast.config.settings import Config
 from holdfast.config.settings import OpenAISettings as Settings
 from holdfast.core.types import Value
 
@@ -73,13 +73,13 @@ def configured(config: Config, found: Sequence[vendors.Vendor]) -> list[FoundSer
         why = f"set by {base_url.removeprefix('environment ')}"
         places.append(place(config.openai.base_url, why, _set_model(config)))
     elif of_key != "default":
-        model = _set_model(config) or DEFAULT_OPENAI_MODEL
+        model = _set_model(config) or vendors.OPENAI.model
         places.append(place(OPENAI_URL, _key_in(of_key), model))
     keys = [(v.base_url, v.variable) for v in found]
     if of_key == "environment OPENAI_API_KEY" and base_url == str(config.file):
         keys.append((OPENAI_URL, "OPENAI_API_KEY"))
     for url, variable in keys:
-        model = DEFAULT_OPENAI_MODEL if url == OPENAI_URL else ""
+        model = vendors.OPENAI.model if url == OPENAI_URL else ""
         places.append(place(url, _key_in(variable), model))
     return distinct(places)
 
