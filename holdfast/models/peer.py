@@ -16,7 +16,7 @@ from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
 
 _TOO_LONG = re.compile(
-    r"context[ _](length|window|size)|(prompt|input|request) is too (long|large)"
+    r"context[ _](length|window|size|limit)|(prompt|input|request) is too (long|large)"
     r"|too many (input )?tokens|maximum prompt length|reduce the length|token count.*exceeds"
     r"|exceeds the (maximum|available)[\w ]* (tokens|context)",
     re.IGNORECASE,
@@ -31,6 +31,7 @@ _FINAL = {
     "model_not_found": 404,
     "not_found_error": 404,
     "invalid_request_error": 400,
+    "request_too_large": 413,
     "overloaded_error": 529,
     "rate_limit_error": 429,
 }

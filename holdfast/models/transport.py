@@ -6,17 +6,18 @@ requests and brings a parser for the responses; errors are classified by its pee
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Protocol
 
 import aiohttp
 import anyio
+import msgspec
 from yarl import URL
 
 from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured, Rejected
-from holdfast.models.model import Answer, Piece, Reasoning, Request, Text
+from holdfast.models.model import Answer, ListedModel, Piece, Reasoning, Request, Text
 from holdfast.models.peer import Peer, ServerError, Settings, read_refusal, retry_after
 
 _REFUSAL_LIMIT = 64 << 10  # bytes read of an error response
@@ -121,6 +122,24 @@ class Transport:
                     response.close()
         except _BROKEN as error:
             raise _broken(peer, error, _CHECK_S) from error
+
+    async def list_models(
+        self, url: URL, headers: Mapping[str, str], decode: Callable[[bytes], list[ListedModel]]
+    ) -> list[ListedModel]:
+        """Return the server's models, within a second."""
+        peer = self.peer("")
+        body = await self.get(url, headers, peer)
+        try:
+            return decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Rejected(
+                f"{peer.name} answers, but not like a model server; check {peer.settings.url}"
+            ) from None
+
+    def describe(self, found: Sequence[ListedModel]) -> str:
+        """Return a line for `doctor`."""
+        count = f"{len(found)} model{'' if len(found) == 1 else 's'}"
+        return f"{self._server.provider} at {self.url} answers, {count}"
 
     async def aclose(self) -> None:
         """Close the pool, unless the caller provided it."""
