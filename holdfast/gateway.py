@@ -91,6 +91,7 @@ class Health(Value):
     channels: Mapping[str, str] = {}  # each channel, and why it receives nothing; empty: it works
     undelivered: int = 0  # messages to chats that are not sent yet, or held
     models: tuple[str, ...] = ()  # the configured ones, the main one first
+    model_reason: str = ""  # one line: why the main one is used
     audit: str = "ok"  # or why decisions cannot be recorded, and so have no effect
 
     @property

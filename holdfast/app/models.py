@@ -5,6 +5,7 @@ is asked of its server then too, in the background, unless it is known.
 """
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable
 from importlib import import_module
 from typing import cast
@@ -38,6 +39,7 @@ _CLASSES = {
     "gemini": "GeminiModel",
     "ollama": "OllamaModel",
 }
+_MODEL = re.compile(r"[^\s\x00-\x1f]{1,200}")
 _KEPT = 1_000  # candidates in memory; their names come from requests
 
 
@@ -65,6 +67,7 @@ class ModelBuilder:
             tuple(map(self.candidate, config.fallbacks)),
             tuple(self.candidate(f"{table.name}/{table.model}") for table in others),
             self.candidate(config.small_model) if config.small_model else None,
+            config.model_reason,
             self.find,
         )
 
@@ -85,7 +88,7 @@ class ModelBuilder:
             return known
         provider, _, model = name.partition("/")
         table = self._config.models.get(provider)
-        if table is None or table.lacks_key or not model:
+        if table is None or table.lacks_key or not _MODEL.fullmatch(model):
             return None
         if len(self._found) >= _KEPT:
             self._found.clear()
@@ -193,7 +196,7 @@ class _Deferred:
             await self._model.aclose()
 
 
-def build_provider(table: ModelTable, at: int = 0) -> RemoteModel:
+def build_provider(table: ModelTable, at: int = 0, list_s: float = 1.0) -> RemoteModel:
     """Build the provider of a table with its key number `at`."""
     wire = table.vendor.wire
     module = import_module(f"holdfast.models.{wire}")  # only those that are used: start-up budget
@@ -203,6 +206,7 @@ def build_provider(table: ModelTable, at: int = 0) -> RemoteModel:
         table.keys[at].reveal() if table.keys else "",
         Settings(table.key_setting, table.url_setting),
         table.written.stall_s,
+        list_s=list_s,
     )
     return cast(RemoteModel, getattr(module, _CLASSES[wire])(server))
 

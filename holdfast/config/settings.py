@@ -188,6 +188,11 @@ class Config:
         return self.model if self.origins["model"] in _CLOSE else ""
 
     @property
+    def is_open(self) -> bool:
+        """Tell whether neither the configuration nor the environment names a model."""
+        return self.provider == "offline" and self.origins["model"] == "default"
+
+    @property
     def table(self) -> ModelTable | None:
         """The table of the configured model; None: the model needs none, like `offline`."""
         return self.models.get(self.provider)

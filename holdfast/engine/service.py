@@ -150,6 +150,7 @@ class Service(Reads):
             status=self._life.phase,
             version=self._deps.version,
             model=self._deps.model_name,
+            model_reason=self._deps.models.reason,
             models=tuple(candidate.name for candidate in self._deps.models.all),
             running=len(self._work.coordinator.active),
             queued=counts[RunPhase.QUEUED],

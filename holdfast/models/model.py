@@ -135,6 +135,7 @@ class Models(Value):
     fallbacks: tuple[Candidate, ...] = ()  # asked in this order if the one before fails
     others: tuple[Candidate, ...] = ()  # that a request or a session may name
     small: Candidate | None = None  # writes notes on long histories; None: the main one
+    reason: str = ""  # one line: why the main one is used
     # Returns a model of a configured server, as it is known now; None: there is no such server.
     find: Callable[[str], Candidate | None] | None = None
 

@@ -24,7 +24,6 @@ _REFUSAL_LIMIT = 64 << 10  # bytes read of an error response
 _REFUSAL_S = 5.0  # time limit for reading it
 _USAGE_S = 2.0  # time limit for usage and the end of the stream once the answer is complete
 _END_S = 0.1  # time limit for the end of the body, after which the connection can be used again
-_CHECK_S = 1.0
 _IN_PARTS_FROM = 256 << 10  # a bigger body is sent in parts, so that the loop stays free
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -65,6 +64,7 @@ class Server(Value):
     settings: Settings
     stall_s: float = 120.0
     connect_s: float = 10.0
+    list_s: float = 1.0  # time limit for the list of its models
 
 
 class Transport:
@@ -112,7 +112,7 @@ class Transport:
     async def get(self, url: URL, headers: Mapping[str, str], peer: Peer) -> bytes:
         """Return the body of a response that is expected within a second."""
         try:
-            with anyio.fail_after(_CHECK_S):
+            with anyio.fail_after(self._server.list_s):
                 response = await self._pool().get(url, headers=headers, allow_redirects=False)
                 try:
                     if response.status != 200:
@@ -121,7 +121,7 @@ class Transport:
                 finally:
                     response.close()
         except _BROKEN as error:
-            raise _broken(peer, error, _CHECK_S) from error
+            raise _broken(peer, error, self._server.list_s) from error
 
     async def list_models(
         self, url: URL, headers: Mapping[str, str], decode: Callable[[bytes], list[ListedModel]]

@@ -43,6 +43,7 @@ async def detailed(context: RouteContext, request: web.Request) -> web.Response:
         uptime_s=found.uptime_s,
         checks={"process": found.status, "journal": found.journal, "audit": found.audit},
         model=found.model,
+        model_reason=found.model_reason,
         runs=RunCounts(found.running, found.queued, found.waiting),
         paused=found.paused,
         held=found.held,

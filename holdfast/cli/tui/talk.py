@@ -124,10 +124,9 @@ class TerminalConversation:
     async def begin(self) -> None:
         """Say where we are; show what was said before, if it goes on; then listen."""
         async with self._telling():
-            served = await run.served_model(self.client)
-            if served:
-                self.ui.status = status.line(self._config, self.ui, served)
-            self.ui.print(self._greeting(served or self._config.model))
+            model = await run.model_in_use(self.client, self._config)
+            self.ui.status = status.line(self._config, self.ui, model)
+            self.ui.print(self._greeting(model))
             await self.client.runs(limit=1)  # somebody serves from here on, if only we
             self._tasks.start_soon(self._look_at_health)
         try:

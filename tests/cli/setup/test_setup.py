@@ -13,7 +13,8 @@ from aiohttp import web
 
 from holdfast.cli.setup import discover
 from holdfast.config.load import load
-from holdfast.config.vendors import VENDORS
+from holdfast.config.vendors import BY_NAME
+from holdfast.host import local_models
 from tests.cli import Place, read_until, terminal
 from tests.fakes.model_server import ModelServer, Wait, refuse, serve, stream
 
@@ -64,8 +65,8 @@ async def test_servers_on_this_machine_are_found_with_their_models() -> None:
         local({"/v1/models": {"hello": 1}}) as other,
     ):
         ports = [9, vllm, port(server), ollama, cpp, other]
-        found = await discover.look(ports, PATIENT_S)
-    assert [(one.name, one.models) for one in found] == [
+        found = await local_models.look(ports, PATIENT_S)
+    assert [(one.vendor.label, one.models) for one in found] == [
         ("vLLM", ("n",)),
         ("a server", ("fake-small", "fake-large")),
         ("Ollama", ("qwen3:8b",)),
@@ -77,14 +78,14 @@ async def test_servers_on_this_machine_are_found_with_their_models() -> None:
 async def test_an_ollama_without_models_is_found_all_the_same() -> None:
     empty = {"/v1/models": {"object": "list", "data": None}, "/api/tags": {"models": []}}
     async with local(empty) as ollama:
-        (found,) = await discover.look([ollama], PATIENT_S)
-    assert (found.name, found.models) == ("Ollama", ())
+        (found,) = await local_models.look([ollama], PATIENT_S)
+    assert (found.vendor.label, found.models) == ("Ollama", ())
 
 
 async def test_whoever_does_not_answer_holds_nobody_up() -> None:
     async with serve() as server:
         server.refuse_models = stream(Wait())
-        assert await discover.look([port(server)]) == []
+        assert await local_models.look([port(server)]) == []
 
 
 async def test_nobody_on_this_machine_is_shown_a_key(place: Place) -> None:
@@ -108,7 +109,7 @@ async def test_nobody_on_this_machine_is_shown_a_key(place: Place) -> None:
 
 def test_what_the_settings_name_is_found_once_and_by_its_name(tmp_path: Path) -> None:
     environ = {"HOLDFAST_HOME": str(tmp_path), "OPENAI_API_KEY": "k"}
-    groq = next(v for v in VENDORS if v.name == "Groq")
+    groq = BY_NAME["groq"]
     (openai,) = discover.configured(load(environ, {}), [])
     assert (openai.name, openai.model) == ("OpenAI", "gpt-5-mini")
     environ["OPENAI_BASE_URL"] = groq.base_url + "/"
