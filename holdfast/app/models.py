@@ -97,7 +97,7 @@ class ModelBuilder:
 
     def _of_table(self, name: str, table: ModelTable) -> Candidate:
         model = name.partition("/")[2]
-        window = table.written.context_tokens or self._windows.get(name) or windows.window(model)
+        window = self._windows.get(name) or table.window(model)
         one, *spares = (
             Candidate(name, self._provider(table, at), window, price=table.price(model), key=at + 1)
             for at in range(max(1, len(table.keys)))
@@ -208,7 +208,10 @@ def build_provider(table: ModelTable, at: int = 0, list_s: float = 1.0) -> Remot
         table.written.stall_s,
         list_s=list_s,
     )
-    return cast(RemoteModel, getattr(module, _CLASSES[wire])(server))
+    provider = getattr(module, _CLASSES[wire])
+    if wire == "ollama":
+        return cast(RemoteModel, provider(server, num_ctx=table.window("")))
+    return cast(RemoteModel, provider(server))
 
 
 def _build_own(provider: str) -> Model:

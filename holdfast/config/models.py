@@ -87,7 +87,10 @@ class ModelTable(Value):
 
     def window(self, model: str) -> int:
         """Return how many tokens the model reads at once; 0: not known."""
-        return self.written.context_tokens or windows.window(model)
+        known = windows.window(model)
+        if self.vendor.wire == "ollama":  # it reads no more than it is asked to
+            known = min(known or windows.OLLAMA, windows.OLLAMA)
+        return self.written.context_tokens or known
 
     def price(self, model: str) -> windows.Price:
         """Return what the model costs; all 0: not known."""

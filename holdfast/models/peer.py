@@ -31,6 +31,7 @@ _FINAL = {
     "model_not_found": 404,
     "not_found_error": 404,
     "invalid_request_error": 400,
+    "invalid_prompt": 400,
     "request_too_large": 413,
     "overloaded_error": 529,
     "rate_limit_error": 429,
@@ -69,6 +70,7 @@ class Peer(Value):
     model: str
     key: str
     settings: Settings
+    if_missing: str = ""  # what the operator can do if the server does not have the model
 
     @property
     def name(self) -> str:
@@ -112,7 +114,8 @@ class Peer(Value):
             case 403:
                 return f"check {check.key} and {check.model}"
             case 404:
-                return f"check {check.model} and {check.url}"
+                either = f"{self.if_missing}, or " if self.if_missing else ""
+                return f"{either}check {check.model} and {check.url}"
             case _:
                 return f"check {check.url} and {check.model}"
 

@@ -81,11 +81,15 @@ class Transport:
         self._asked: set[_Asked] = set()
         self._watch: TimerHandle | None = None
 
-    def peer(self, model: str) -> Peer:
-        """Return the name and the judge of the server's errors."""
+    def peer(self, model: str, if_missing: str = "") -> Peer:
+        """Return the name and the judge of the server's errors.
+
+        `if_missing`: what the operator can do if the server does not have the model.
+        """
         port = "" if self.url.is_default_port() else f":{self.url.port}"
         host = f"{self.url.host}{port}"
-        return Peer(self._server.provider, host, model, self.key, self._server.settings)
+        server = self._server
+        return Peer(server.provider, host, model, self.key, server.settings, if_missing)
 
     async def stream(
         self, request: Request, outgoing: Outgoing, parser: Parser, peer: Peer
@@ -111,17 +115,11 @@ class Transport:
 
     async def get(self, url: URL, headers: Mapping[str, str], peer: Peer) -> bytes:
         """Return the body of a response that is expected within a second."""
-        try:
-            with anyio.fail_after(self._server.list_s):
-                response = await self._pool().get(url, headers=headers, allow_redirects=False)
-                try:
-                    if response.status != 200:
-                        raise peer.judge(*await _refusal(response))
-                    return await response.read()
-                finally:
-                    response.close()
-        except _BROKEN as error:
-            raise _broken(peer, error, self._server.list_s) from error
+        return await self._fetch("GET", url, headers, None, peer)
+
+    async def post(self, url: URL, headers: Mapping[str, str], body: bytes, peer: Peer) -> bytes:
+        """The same for a request with a body."""
+        return await self._fetch("POST", url, headers, body, peer)
 
     async def list_models(
         self, url: URL, headers: Mapping[str, str], decode: Callable[[bytes], list[ListedModel]]
@@ -148,6 +146,23 @@ class Transport:
             self._watch = None
         if self._session is not None and self._owns_session:
             await self._session.close()
+
+    async def _fetch(
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, peer: Peer
+    ) -> bytes:
+        try:
+            with anyio.fail_after(self._server.list_s):
+                response = await self._pool().request(
+                    method, url, data=body, headers=headers, allow_redirects=False
+                )
+                try:
+                    if response.status != 200:
+                        raise peer.judge(*await _refusal(response))
+                    return await response.read()
+                finally:
+                    response.close()
+        except _BROKEN as error:
+            raise _broken(peer, error, self._server.list_s) from error
 
     def _attend(self) -> "_Asked":
         """Register a request for the timer that ends silent ones; there is one timer for all."""

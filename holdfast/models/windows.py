@@ -61,6 +61,8 @@ _PRICES = {
 }
 _DATED = frozenset("0123456789-")  # what may follow a model's name: the date of its version
 
+OLLAMA = 16_384  # tokens that Ollama is asked to read at once: about 2 GB for 8 billion parameters
+
 
 def window(model: str) -> int:
     """Return how many tokens the model reads at once; 0: not known."""

@@ -364,6 +364,7 @@ class Wire:
     token: Callable[[str], bytes]
     refuse: Callable[[int, str], Reply]
     base: str = ""  # the path of the base URL
+    others: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)  # POST → JSON
 
 
 OPENAI = Wire(
@@ -427,6 +428,8 @@ class ModelServer:
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post(self.wire.path, self._complete)
         app.router.add_get(self.wire.list_path, self._list)
+        for path in self.wire.others:
+            app.router.add_post(path, self._other)
         return app
 
     def close(self) -> None:
@@ -437,6 +440,9 @@ class ModelServer:
         if self.refuse_models is not None:
             return await self._play(request, self.refuse_models)
         return web.json_response(self.wire.list(self.models))
+
+    async def _other(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(self.wire.others[request.path](await request.read()))
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()

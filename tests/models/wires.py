@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from holdfast.models.anthropic import AnthropicModel, AnthropicReader
 from holdfast.models.completions import AnswerParser
 from holdfast.models.model import RemoteModel
+from holdfast.models.ollama import OllamaModel, OllamaReader
 from holdfast.models.openai import OpenAIModel
 from holdfast.models.parsing import EventParser
 from holdfast.models.peer import Peer
+from holdfast.models.responses import ResponsesModel, ResponsesReader
 from holdfast.models.transport import Parser, Server
-from tests.fakes import anthropic
+from tests.fakes import anthropic, ollama, responses
 from tests.fakes.model_server import OPENAI, Wire
 
 
@@ -36,5 +38,23 @@ REMOTES = [
         lambda peer: EventParser(peer, AnthropicReader(peer)),
         200_000,
         "x-api-key",
+    ),
+    Remote(
+        "ollama",
+        OllamaModel,
+        ollama.WIRE,
+        lambda peer: EventParser(peer, OllamaReader(peer), prefix=b""),
+        ollama.WINDOW,
+        "Authorization",
+        "Bearer ",
+    ),
+    Remote(
+        "responses",
+        ResponsesModel,
+        responses.WIRE,
+        lambda peer: EventParser(peer, ResponsesReader(peer)),
+        0,
+        "Authorization",
+        "Bearer ",
     ),
 ]
