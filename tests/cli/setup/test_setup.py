@@ -16,6 +16,7 @@ from holdfast.config.load import load
 from holdfast.config.vendors import BY_NAME
 from holdfast.host import local_models
 from tests.cli import Place, read_until, terminal
+from tests.fakes import ollama
 from tests.fakes.model_server import ModelServer, Wait, refuse, serve, stream
 
 pytestmark = pytest.mark.anyio
@@ -295,21 +296,19 @@ async def test_what_the_environment_wins_over_is_said(place: Place) -> None:
     assert "HOLDFAST_MODEL is set to offline and wins over the file" in result.out
 
 
-async def test_of_ollama_it_says_what_does_not_work_there(place: Place) -> None:
-    async with serve() as server:
-        app = server.app()
-        app.router.add_get("/api/tags", _tags)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+async def test_ollama_is_spoken_to_by_its_own_protocol(place: Place) -> None:
+    async with serve(lambda _: ollama.say("well"), wire=ollama.WIRE) as server:
         server.models = ["qwen3:8b"]
         out = ""
         while "Saved" not in out:  # it does not wait long for an answer
-            asked = ("setup", "--ports", str(runner.addresses[0][1]))
+            asked = ("setup", "--ports", server.base_url.rpartition(":")[2])
             out = (await place.holdfast(*asked)).out
-        await runner.cleanup()
-    assert saved(place)["model"] == "openai/qwen3:8b"
-    assert "breaks tool calls when it streams" in out
+        result = await place.holdfast("run", "say:well")
+    assert saved(place) == {
+        "model": "ollama/qwen3:8b",
+        "models": {"ollama": {"base_url": server.base_url}},
+    }
+    assert (result.code, result.out) == (0, "well\n")
 
 
 async def test_a_key_that_a_server_here_does_not_need_is_told_of(place: Place) -> None:
@@ -322,10 +321,6 @@ async def test_a_key_that_a_server_here_does_not_need_is_told_of(place: Place) -
             assert result.code == 0, result
             out = result.out
     assert "The key in OPENAI_API_KEY is sent along" in out
-
-
-async def _tags(_: web.Request) -> web.Response:
-    return web.json_response({"models": [{"name": "qwen3:8b"}]})
 
 
 async def test_ctrl_c_in_the_middle_leaves_everything_as_it_was(place: Place) -> None:
