@@ -24,6 +24,7 @@ from holdfast.models.model import (
     Model,
     Models,
     Piece,
+    Price,
     RemoteModel,
     Request,
 )
@@ -114,7 +115,7 @@ class ModelBuilder:
         provider = name.partition("/")[0]
         if provider not in self._own:
             self._own[provider] = _build_own(provider)
-        return Candidate(name, self._own[provider])
+        return Candidate(name, self._own[provider], price=Price(free=True))
 
     def _want_list(self, table: ModelTable, model: str) -> None:
         """Have the server asked for its models, unless it is known what this one can read."""

@@ -99,8 +99,10 @@ class ModelTable(Value):
             return windows.Price(
                 given.usd_per_m_input, given.usd_per_m_output, given.usd_per_m_cached
             )
-        wire = self.vendor.name if self.vendor.name != "responses" else OPENAI.name
-        return windows.price(wire, model) if self.is_vendors else windows.Price()
+        if not self.vendor.variables:
+            return windows.Price(free=True)  # it runs on a machine of the user's
+        vendor = self.vendor.name if self.vendor.name != "responses" else OPENAI.name
+        return windows.price(vendor, model) if self.is_vendors else windows.Price()
 
     @property
     def key_setting(self) -> str:

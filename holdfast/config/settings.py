@@ -21,6 +21,7 @@ from holdfast.config.types import (
     Count,
     Days,
     Directories,
+    Dollars,
     Expiry,
     Flag,
     Hours,
@@ -79,6 +80,7 @@ class LimitSettings:
     queued: Count = 10_000
     turns: Count = 90
     model_attempts: Count = 5
+    run_usd: Dollars = 0.0  # what one run may spend on models; 0: no limit
     body_mb: Count = 10
     body_s: Seconds = 30.0
     headers_s: Seconds = 10.0

@@ -24,6 +24,7 @@ Ports = Annotated[
 ]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds, 0 to 86400")]
 Price = Annotated[float, Meta(ge=0, le=1e6, description="US dollars for a million tokens")]
+Dollars = Annotated[float, Meta(ge=0, le=1e6, description="US dollars, 0 or more")]
 Expiry = Annotated[float, Meta(gt=0, le=604800, description="seconds, up to 7 days (604800)")]
 Days = Annotated[int, Meta(ge=1, le=3650, description="a whole number of days, at least 1")]
 Hours = Annotated[int, Meta(ge=24, le=2**16, description="a whole number of hours, at least 24")]

@@ -37,5 +37,5 @@ class Administration:
         self.sessions = SessionAdmin(journal, sessions, work.search, audit)
         self.deliveries = DeliveryAdmin(outbox, audit)
         self.rules = RuleAdmin(work.standing, audit)
-        commands = CommandDeps(gateway, journal, sessions, clock, deps.models)
+        commands = CommandDeps(gateway, journal, sessions, clock, deps.models, work.asking)
         self.commands = TerminalCommands(commands, deps.commands, work.need, control)

@@ -27,6 +27,7 @@ from holdfast.engine.commands import session
 from holdfast.engine.commands.chat import Conversation
 from holdfast.engine.commands.session import ProcessControl
 from holdfast.engine.runs.approvals import Audit
+from holdfast.engine.runs.asking import Asking
 from holdfast.engine.sessions import Sessions
 from holdfast.gateway import Gateway
 from holdfast.journal.journal import Journal
@@ -65,6 +66,7 @@ class Messenger:
         models: Models,
         audit: Audit,
         control: ProcessControl | None,
+        asking: Asking,
     ) -> None:
         self._channels = having.channels
         self._sessions = sessions
@@ -83,7 +85,7 @@ class Messenger:
         self.outbox = Outbox(journal, sessions, clock, outlets, tasks, self._home)
 
         self.book = book = ChatBook(gateway, sessions, clock, having.channels, links.hosts)
-        commands = session.CommandDeps(gateway, journal, sessions, clock, models)
+        commands = session.CommandDeps(gateway, journal, sessions, clock, models, asking)
 
         def converse(place: ChatPlace) -> Conversation:
             return Conversation(commands, book, place, control)

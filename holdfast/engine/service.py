@@ -62,7 +62,16 @@ class Service(Reads):
         self.messenger: Messenger | None = None
         if chatting is not None:
             self.messenger = Messenger(
-                chatting, self, journal, sessions, clock, tasks, deps.models, audit, control
+                chatting,
+                self,
+                journal,
+                sessions,
+                clock,
+                tasks,
+                deps.models,
+                audit,
+                control,
+                work.asking,
             )
             self.messenger.outbox.subscribe(work.commits)
         outbox = self.messenger.outbox if self.messenger else None

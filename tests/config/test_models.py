@@ -135,7 +135,7 @@ def test_a_fallback_of_an_unknown_provider_is_refused(home: Path) -> None:
     assert wrong == 'FILE: fallbacks is "acme/x" and there is no provider "acme"'
 
 
-@pytest.mark.promise("MODEL-06")
+@pytest.mark.promise("MODEL-08")
 @pytest.mark.parametrize("vendor", [v for v in VENDORS if v.variables and v.name != "responses"])
 def test_a_key_in_the_environment_is_enough(home: Path, vendor: object) -> None:
     one = BY_NAME[getattr(vendor, "name", "")]
@@ -150,7 +150,7 @@ def test_a_key_in_the_environment_is_enough(home: Path, vendor: object) -> None:
         assert "canary" not in f"{config!r} {list(settings.shown(config))}"
 
 
-@pytest.mark.promise("MODEL-06")
+@pytest.mark.promise("MODEL-08")
 @pytest.mark.parametrize(
     ("text", "environ", "model"),
     [
@@ -169,7 +169,7 @@ def test_the_configuration_comes_before_the_environment_and_that_in_a_fixed_orde
     assert load_file(home, text, environ).model == model
 
 
-@pytest.mark.promise("MODEL-07")
+@pytest.mark.promise("MODEL-09")
 def test_a_key_goes_only_to_the_address_of_its_vendor(home: Path) -> None:
     environ = {"GROQ_API_KEY": "gsk", "OPENAI_API_KEY": "sk"}
     text = '[models.groq]\nbase_url = "https://other.example.org/v1"\n'
