@@ -31,6 +31,7 @@ _FINAL = {
     "model_not_found": 404,
     "not_found_error": 404,
     "invalid_request_error": 400,
+    "invalid_prompt": 400,
     "request_too_large": 413,
     "overloaded_error": 529,
     "rate_limit_error": 429,

@@ -10,8 +10,9 @@ from holdfast.models.ollama import OllamaModel, OllamaReader
 from holdfast.models.openai import OpenAIModel
 from holdfast.models.parsing import EventParser
 from holdfast.models.peer import Peer
+from holdfast.models.responses import ResponsesModel, ResponsesReader
 from holdfast.models.transport import Parser, Server
-from tests.fakes import anthropic, ollama
+from tests.fakes import anthropic, ollama, responses
 from tests.fakes.model_server import OPENAI, Wire
 
 
@@ -44,6 +45,15 @@ REMOTES = [
         ollama.WIRE,
         lambda peer: EventParser(peer, OllamaReader(peer), prefix=b""),
         ollama.WINDOW,
+        "Authorization",
+        "Bearer ",
+    ),
+    Remote(
+        "responses",
+        ResponsesModel,
+        responses.WIRE,
+        lambda peer: EventParser(peer, ResponsesReader(peer)),
+        0,
         "Authorization",
         "Bearer ",
     ),

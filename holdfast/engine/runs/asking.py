@@ -112,14 +112,14 @@ class Asking:
             except Overflow as error:
                 return self._exceed(at, turn, str(error))
             except Rejected as error:
-                self._breaker.failed(candidate.name, self._clock.now(), None)
+                self._breaker.failed(candidate.id, self._clock.now(), None)
                 rejected.append(error)
                 if not others:
                     return self._all_refused(rejected)
                 self._fail_over(at, turn, attempt, candidate, error, others[0])
                 chain = tuple(others)
             except Transient as error:
-                self._breaker.failed(candidate.name, self._clock.now(), error.retry_after_s)
+                self._breaker.failed(candidate.id, self._clock.now(), error.retry_after_s)
                 decided = limits.retry(
                     self._limits, attempt, error.retry_after_s, random(), len(chain)
                 )
@@ -132,7 +132,7 @@ class Asking:
                 if wait_s:
                     await self._clock.sleep(wait_s)
             else:
-                self._breaker.answered(candidate.name)
+                self._breaker.answered(candidate.id)
                 return self._answered(at.id, turn, answer, candidate)
         raise AssertionError("counting ended")
 
