@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.models.anthropic import AnthropicModel, AnthropicReader
 from holdfast.models.completions import AnswerParser
+from holdfast.models.gemini import GeminiModel, GeminiReader
 from holdfast.models.model import RemoteModel
 from holdfast.models.ollama import OllamaModel, OllamaReader
 from holdfast.models.openai import OpenAIModel
@@ -12,7 +13,7 @@ from holdfast.models.parsing import EventParser
 from holdfast.models.peer import Peer
 from holdfast.models.responses import ResponsesModel, ResponsesReader
 from holdfast.models.transport import Parser, Server
-from tests.fakes import anthropic, ollama, responses
+from tests.fakes import anthropic, gemini, ollama, responses
 from tests.fakes.model_server import OPENAI, Wire
 
 
@@ -56,5 +57,13 @@ REMOTES = [
         0,
         "Authorization",
         "Bearer ",
+    ),
+    Remote(
+        "gemini",
+        GeminiModel,
+        gemini.WIRE,
+        lambda peer: EventParser(peer, GeminiReader(peer)),
+        gemini.WINDOW,
+        "x-goog-api-key",
     ),
 ]
