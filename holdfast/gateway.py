@@ -26,6 +26,7 @@ from holdfast.core.intents import (
 from holdfast.core.messages import Message
 from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunPhase
+from holdfast.core.session.compaction import Filling
 from holdfast.core.session.library import Imported
 from holdfast.core.types import (
     OPERATOR,
@@ -305,6 +306,15 @@ class CommandTarget(Protocol):
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
+
+    async def context(self) -> Filling:
+        """Return what fills the model's window."""
+
+    async def compact(self, focus: str) -> Filling | None:
+        """Replace the beginning of what the model reads by notes, which keep above all `focus`.
+
+        Returns what fills the window then; None if there is nothing to leave out.
+        """
 
     async def sessions(self) -> Sequence[ChatSession]: ...
 

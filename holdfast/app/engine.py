@@ -67,11 +67,12 @@ async def engine(
             versions = Versions(config.home, config.journal.versions_days * DAY_S, clock.now)
             hands, spawner, own = build_hands(config, redactor, tasks, clock)
             closing.push_async_callback(_within, CLOSE_S, spawner.aclose)
+            tools = plugins.find_tools(config.plugins, own, machine.users_umask())
             parts = ServiceDeps(
                 journal=journal,
                 blobs=versions,
                 models=models,
-                tools=plugins.find_tools(config.plugins, own, machine.users_umask()),
+                tools=lambda: tools,
                 clock=clock,
                 limits=limits(config),
                 on_start=config.recovery.on_start,
@@ -123,4 +124,5 @@ def limits(config: Config) -> Limits:
         queued_bytes=config.limits.queued_mb * MB,
         turns=config.limits.turns,
         model_attempts=config.limits.model_attempts,
+        run_usd=config.limits.run_usd,
     )

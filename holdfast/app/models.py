@@ -3,7 +3,7 @@
 from holdfast.config import program
 from holdfast.config.settings import Config
 from holdfast.errors import Misconfigured
-from holdfast.models.model import Candidate, Model, Models
+from holdfast.models.model import Candidate, Model, Models, Price
 from holdfast.models.offline import Offline
 from holdfast.models.openai import OpenAIModel
 from holdfast.models.peer import Settings
@@ -13,8 +13,11 @@ from holdfast.models.transport import Server
 
 def build_models(config: Config) -> Models:
     """Build the configured models."""
-    window = config.openai.context_tokens if config.provider == "openai" else 0
-    return Models(Candidate(config.model, build_model(config), window))
+    openai = config.openai
+    window, price = openai.context_tokens, Price(openai.usd_per_m_input, openai.usd_per_m_output)
+    if config.provider != "openai":
+        window, price = 0, Price(free=True)
+    return Models(Candidate(config.model, build_model(config), window, price=price))
 
 
 def build_model(config: Config) -> Model:

@@ -35,6 +35,7 @@ Size = Annotated[int, Meta(ge=0, le=2**31, description="a whole number, 0 or mor
 Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds, 0 to 86400")]
 Price = Annotated[float, Meta(ge=0, le=1e6, description="US dollars for a million tokens")]
+Dollars = Annotated[float, Meta(ge=0, le=1e6, description="US dollars, 0 or more")]
 Expiry = Annotated[float, Meta(gt=0, le=604800, description="seconds, up to 7 days (604800)")]
 Days = Annotated[int, Meta(ge=1, le=3650, description="a whole number of days, at least 1")]
 Hours = Annotated[int, Meta(ge=24, le=2**16, description="a whole number of hours, at least 24")]
@@ -100,6 +101,7 @@ class LimitSettings:
     queued: Count = 10_000
     turns: Count = 90
     model_attempts: Count = 5
+    run_usd: Dollars = 0.0  # what one run may spend on models; 0: no limit
     body_mb: Count = 10
     body_s: Seconds = 30.0
     headers_s: Seconds = 10.0

@@ -106,7 +106,7 @@ def encode(request: Request) -> bytes:
         blocks[-1] = replace(blocks[-1], cache_control=_Cache())
     body = _Body(
         request.model,
-        _max_tokens(version),
+        request.max_output or _max_tokens(version),
         _turns(request.messages),
         system=blocks or msgspec.UNSET,
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,

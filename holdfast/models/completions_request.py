@@ -75,13 +75,15 @@ class _Body(msgspec.Struct, frozen=True):
     stream: bool = True
     stream_options: _StreamOptions = _StreamOptions()
     tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    max_completion_tokens: int | msgspec.UnsetType = msgspec.UNSET  # the same, for OpenAI itself
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(request: Request) -> bytes:
-    """Encode the body of a request for a streamed answer."""
+def encode(request: Request, *, strict: bool = False) -> bytes:
+    """Encode the body of a request for a streamed answer. `strict`: for OpenAI itself."""
     head: list[_System | _User | _Assistant | _ToolResult] = []
     if request.system:
         head.append(_System(request.system))
@@ -89,6 +91,8 @@ def encode(request: Request) -> bytes:
         request.model,
         head + [_wire(message) for message in request.messages],
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
+        max_tokens=request.max_output if request.max_output and not strict else msgspec.UNSET,
+        max_completion_tokens=(request.max_output or msgspec.UNSET) if strict else msgspec.UNSET,
     )
     return _encode(body)
 

@@ -90,7 +90,8 @@ class _Thinking(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Settings(msgspec.Struct, frozen=True, rename="camel"):
-    thinking_config: _Thinking = _Thinking()
+    thinking_config: _Thinking | msgspec.UnsetType = msgspec.UNSET
+    max_output_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Body(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,12 +109,14 @@ def encode(request: Request) -> bytes:
     """Encode the body of a request for a streamed answer."""
     system = [request.system, *(m.text for m in request.messages if isinstance(m, System))]
     texts = [_Part(text) for text in system if text.strip()]
+    thinking = _Thinking() if _THINKS.search(request.model) else msgspec.UNSET
+    settings = _Settings(thinking, request.max_output or msgspec.UNSET)
     foreign = "" if _UNSIGNED.search(request.model) else _FOREIGN
     body = _Body(
         _Turns(foreign).of(request.messages),
         _System(texts) if texts else msgspec.UNSET,
         _tools.encode(request.tools) if request.tools else msgspec.UNSET,
-        _Settings() if _THINKS.search(request.model) else msgspec.UNSET,
+        settings if settings != _Settings() else msgspec.UNSET,
     )
     return _encode(body)
 

@@ -30,6 +30,7 @@ class Request(Value):
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec]
+    max_output: int = 0  # tokens that the answer may have; 0: the server's own limit
 
 
 class Text(Value):
@@ -97,11 +98,16 @@ class Profile(Value):
 
 
 class Price(Value):
-    """US dollars for a million tokens; 0: not known."""
+    """US dollars for a million tokens; all 0: not known, unless it is free."""
 
     input: float = 0.0
     output: float = 0.0
     cached: float = 0.0  # input that the server read from its cache; 0: costs as other input
+    free: bool = False  # it runs on a machine of the user's
+
+    @property
+    def known(self) -> bool:
+        return self.free or bool(self.input or self.output)
 
     def cost(self, usage: Usage) -> float:
         """Return what the usage costs."""

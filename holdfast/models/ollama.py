@@ -223,6 +223,7 @@ class _Tool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
 
 class _Options(msgspec.Struct, frozen=True):
     num_ctx: int
+    num_predict: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -243,7 +244,7 @@ def encode(request: Request, num_ctx: int) -> bytes:
     body = _Body(
         request.model,
         head + list(_wire(request.messages)),
-        _Options(num_ctx),
+        _Options(num_ctx, request.max_output or msgspec.UNSET),
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
     )
     return _encode(body)

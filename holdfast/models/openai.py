@@ -21,6 +21,7 @@ class OpenAIModel:
         self.name = server.provider
         self._transport = Transport(server, session)
         self._completions = self._transport.url / "chat" / "completions"
+        self._strict = self._transport.url.host == "api.openai.com"
         key = self._transport.key
         self._headers = {
             "Content-Type": "application/json",
@@ -32,7 +33,8 @@ class OpenAIModel:
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
-        outgoing = Outgoing(self._completions, self._headers, encode(request))
+        body = encode(request, strict=self._strict)
+        outgoing = Outgoing(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
 
     async def list_models(self) -> list[ListedModel]:

@@ -86,7 +86,13 @@ class Peer(Value):
         """Return the error of an answer that was cut off."""
         return Transient(f"{self.name} {why}")
 
-    def judge(self, status: int, error: ServerError, wait_s: float | None) -> HoldfastError:
+    def absent(self, why: str) -> Transient:
+        """Return the error of a request that did not reach the server."""
+        return Transient(f"{self.name} {why}", billed=False)
+
+    def judge(
+        self, status: int, error: ServerError, wait_s: float | None, *, billed: bool = False
+    ) -> HoldfastError:
         """Classify an error response with `status`."""
         if error.code == "insufficient_quota":
             status = 402
@@ -96,7 +102,7 @@ class Peer(Value):
             return Overflow(text)
         if status in (408, 409, 425, 429) or status >= 500:
             wait_s = _delay(error.details) if wait_s is None else wait_s
-            return Transient(text, retry_after_s=wait_s)
+            return Transient(text, retry_after_s=wait_s, billed=billed)
         if _BAD_KEY.search(details):
             status = 401
         return Rejected(f"{text}; {self._hint(status)}")
@@ -110,7 +116,7 @@ class Peer(Value):
             status = int(code)
         else:
             status = _FINAL.get(code) or _FINAL.get(error.type or "") or 500
-        return self.judge(status, error, None)
+        return self.judge(status, error, None, billed=True)
 
     def _hint(self, status: int) -> str:
         check = self.settings

@@ -276,11 +276,11 @@ def _broken(peer: Peer, error: Exception, stall_s: float) -> HoldfastError:
                 f"{peer.name} shows a certificate that is not trusted; check {peer.settings.url}"
             )
         case aiohttp.ConnectionTimeoutError():
-            return peer.cut("could not be reached in time")
+            return peer.absent("could not be reached in time")
         case TimeoutError():
             return peer.cut(f"sent nothing for {stall_s:g} s")
         case aiohttp.ClientConnectorError():
-            return peer.cut("cannot be reached")
+            return peer.absent("cannot be reached")
         case _:
             return peer.cut(f"broke the connection ({type(error).__name__})")
 

@@ -97,6 +97,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         queued = 2
         turns = 3
         model_attempts = 4
+        run_usd = 2.5
         body_mb = 5
         body_s = 6
         headers_s = 7

@@ -113,6 +113,7 @@ class Ask(msgspec.Struct):
     model: str
     messages: list[Message]
     stream: bool = False
+    max_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Remote:
     window: int = 0  # that the fake's list gives
     key_header: str = ""  # that has the key, and what stands before it
     key_prefix: str = ""
+    limit: tuple[str, ...] = ("max_tokens",)  # where a request has the longest answer
 
 
 REMOTES = [
@@ -48,6 +49,7 @@ REMOTES = [
         ollama.WINDOW,
         "Authorization",
         "Bearer ",
+        ("options", "num_predict"),
     ),
     Remote(
         "responses",
@@ -57,6 +59,7 @@ REMOTES = [
         0,
         "Authorization",
         "Bearer ",
+        ("max_output_tokens",),
     ),
     Remote(
         "gemini",
@@ -65,5 +68,6 @@ REMOTES = [
         lambda peer: EventParser(peer, GeminiReader(peer)),
         gemini.WINDOW,
         "x-goog-api-key",
+        limit=("generationConfig", "maxOutputTokens"),
     ),
 ]

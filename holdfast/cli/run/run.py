@@ -1,11 +1,11 @@
-"""`holdfast run`: one run, its answer on stdout as it is written, its end as exit code.
+"""`holdfast run`: one run; its answer goes to stdout as it arrives, its result to the exit code.
 
-Ctrl-C asks the run to stop and waits for its end; a second one leaves at once. On a
-terminal the run's requests for approval are put there (cli/run/ask.py). Where nobody can be
-asked, because the words come through a pipe, the submission says so.
+Ctrl-C stops the run and waits for its end; a second one exits at once. On a terminal, approvals are
+asked there (cli/run/ask.py). If the input comes from a pipe, no user can be asked, and the request
+says so.
 
-Where no work is done, because commands are confined worse than before, a run is held until the
-operator has accepted that: told on a terminal, and anywhere else the end (75). The run is kept.
+If work is paused, because commands are confined worse than before, the run is held until the
+operator accepts that. A terminal shows a note; elsewhere the exit code is 75. The run is kept.
 """
 
 import argparse
@@ -39,6 +39,8 @@ from holdfast.cli.run.options import RunOptions
 from holdfast.cli.run.questions import hear_children
 from holdfast.cli.run.screen import JsonScreen, Plain, Quiet, Screen
 from holdfast.config.settings import Config
+
+NO_MESSAGE = 'the message is missing, for example: holdfast run "list the files here"'
 
 T = TypeVar("T")
 
@@ -80,14 +82,13 @@ def _words(words: list[str], *, needed: bool, quiet: bool) -> str:
     context = _read_stdin(waiting=bool(said) and not quiet) if "-" in words or piped else ""
     text = "\n\n".join(part for part in (said, context) if part.strip())
     if needed and not text:
-        line = 'nothing to do: say what, like: holdfast run "list the files here"'
-        raise Exit(Code.USAGE, line)
+        raise Exit(Code.USAGE, NO_MESSAGE)
     return text
 
 
 def _read_stdin(*, waiting: bool) -> str:
     if waiting and not select.select([sys.stdin], [], [], 1.0)[0]:
-        print("… reading stdin to its end (give < /dev/null if there is none)", file=sys.stderr)
+        print("… reading stdin to its end (add < /dev/null if there is no input)", file=sys.stderr)
     return sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\n")
 
 
@@ -231,7 +232,7 @@ async def _stop_on_signal(
             if stopped.is_set():
                 screen.note(f"left run {run_id}; to see how it ends: holdfast runs {run_id}")
                 sys.stdout.flush()
-                os._exit(Code.INTERRUPTED)  # at once: whatever still hangs must not hold us
+                os._exit(Code.INTERRUPTED)  # at once: a hanging step must not delay it
             stopped.set()
             if questions is not None:
                 questions.leave()
@@ -243,7 +244,7 @@ async def _stop(client: Client, run_id: str) -> None:
     try:
         await client.stop(run_id)
     except NotFound:
-        pass  # it was faster; its own end comes through `follow`
+        pass  # it has ended; `follow` shows its end
 
 
 def _code(ending: Event | None, *, stopped: bool) -> Code:

@@ -1,17 +1,50 @@
-"""The status line: the model, elapsed time, cost, context left, and the sandbox."""
+"""The greeting, the status line (model, time, cost, context, sandbox), and the farewell."""
 
 from collections.abc import Callable
 
-from holdfast.cli.tui.style import amount, columns, seconds, wall_clock
+from holdfast import __version__
+from holdfast.cli.client.client import Client
+from holdfast.cli.run import notes
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.tui.style import amount, columns, cut, seconds, wall_clock
 from holdfast.cli.tui.ui import Ui
 from holdfast.config.settings import Config
+from holdfast.core.text.escape import reveal
 
+RUN_KEPT = "The active run is kept and continues with"
+RUN_CONTINUES = "The active run continues; to see it"
 _SANDBOX = {
     "L0": "no sandbox (L0)",
     "L1": "weak sandbox (L1)",
     "L2": "sandbox (L2)",
     "L3": "container (L3)",
 }
+
+
+def greeting(ui: Ui, model: str, options: RunOptions) -> list[str]:
+    """Return the first lines: version, model, workspace, and what to know about the model."""
+    style, where = ui.style, reveal(options.workspace)
+    told = f"{style.bold('Holdfast')} {__version__} · {model}"
+    lines = [
+        f"{told} · {where}" if where else told,
+        style.dim("/help lists keys and commands · Esc stops a run · Ctrl-D leaves"),
+    ]
+    lines = [cut(line, ui.size.columns) for line in lines]
+    if model.partition("/")[0] == "offline":
+        lines.append(notes.no_model())
+    if options.expected and model != options.expected:
+        lines.append(notes.other_model(options.expected, model))
+    return [*lines, ""]
+
+
+def farewell(ui: Ui, client: Client, session_id: str) -> list[str]:
+    """Return the last lines: what continues, what was not sent, and how to come back."""
+    lines = ["Shutting down…"] if client.is_owner else []
+    if ui.view.busy and not ui.view.stopping:
+        how = f"--resume {session_id}" if client.owner else "--continue"
+        lines.append(f"{RUN_KEPT if client.is_owner else RUN_CONTINUES}: holdfast {how}")
+    lines += [f"not sent: {reveal(said.text)}" for said in ui.sending]
+    return [*lines, f"to come back: holdfast --resume {session_id}"] if session_id else lines
 
 
 def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
