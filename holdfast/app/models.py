@@ -13,8 +13,19 @@ from holdfast.models.transport import Server
 
 def build_models(config: Config) -> Models:
     """Build the configured models."""
+    if config.provider == "builtin":
+        return Models(builtin_candidate(config))
     window = config.openai.context_tokens if config.provider == "openai" else 0
     return Models(Candidate(config.model, build_model(config), window))
+
+
+def builtin_candidate(config: Config) -> Candidate:
+    """Build the built-in model, with its own prompt and tools."""
+    from holdfast.models.builtin import builtin, protocol  # noqa: PLC0415  only if it is used
+
+    return Candidate(
+        builtin.ID, builtin.create(config.home), protocol.WINDOW, profile=protocol.PROFILE
+    )
 
 
 def build_model(config: Config) -> Model:

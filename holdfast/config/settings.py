@@ -18,7 +18,7 @@ from holdfast.core.approval.approval import ApprovalMode
 from holdfast.core.inbox import Mode as Busy
 from holdfast.core.session.session import OnStart
 
-PROVIDERS = ("openai", "scripted", "offline")
+PROVIDERS = ("openai", "builtin", "scripted", "offline")
 DEFAULT_OPENAI_MODEL = "gpt-5-mini"
 FILE = "config.toml"
 
