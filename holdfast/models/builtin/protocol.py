@@ -19,6 +19,8 @@ from holdfast.models.completions import AnswerParser
 from holdfast.models.model import Answer, Profile, Reasoning, Request, Text, ToolSpec
 from holdfast.models.peer import Peer
 
+_Step = tuple[str, dict[str, str], str]  # tool, arguments, result
+
 WINDOW = 4096  # tokens
 ANSWER_TOKENS = 1024  # of one turn
 RESULT_ROOM = 2_400  # characters of one result that the model reads
@@ -27,41 +29,59 @@ REPEATS = 2  # the same call with the same result: then it has to answer
 
 PROFILE = Profile(
     tools=("list_files", "read_file", "write_file", "patch", "search_files", "terminal"),
-    prompt="You are Holdfast, an agent that works in the folder {workspace}.",
+    prompt="You are Holdfast, an agent.",
     cautious=True,
     banner="small built-in model: it makes mistakes, so check what it says it did",
 )
 
-_RULES = """
-Each turn you write one JSON object: a tool call, or the answer when the work is done.
-Tools:
+_RULES = """\
+You work in a folder with tools. Each turn you write one JSON object: a tool call, or the answer \
+when all is done.
 {tools}
-Do exactly what the user asks, step by step, with tools; then answer briefly with the result. \
-Read before you answer about files. Paths are relative. If a result is an error, correct it or say so.
+Do all that the user asks, and nothing else. Read a file before you answer about it or change it. \
+If you do not know which file, list_files first. After an error try another way. Answer briefly \
+with the result.
 """
-# Four conversations. Only those are shown whose tools are all offered.
-_EXAMPLES = (
+_SHORT = {
+    "list_files": "list a folder",
+    "read_file": "read a file",
+    "write_file": "create or replace a whole file",
+    "patch": "replace exact text in a file",
+    "search_files": "find which files contain a text",
+    "terminal": "run a bash command: python3, mkdir, cp, mv, rm, wc, sort, >> to append",
+}
+# Conversations. Only those are shown whose tools are all offered.
+_EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
     (
-        "Which port is in conf.ini?",
-        ("read_file", {"path": "conf.ini"}, "1\t[web]\n2\tport = 81"),
-        "The port is 81.",
+        "Which port is used?",
+        (
+            ("list_files", {"path": "."}, "web.ini (16 bytes)\nrun.py (80 bytes)"),
+            ("read_file", {"path": "web.ini"}, "1\thost = x\n2\tport = 81"),
+        ),
+        "Port 81, set in web.ini.",
     ),
     (
-        "Make a.txt with the text hi, then list the files.",
-        ("write_file", {"path": "a.txt", "content": "hi\n"}, "Created a.txt."),
-        ("list_files", {"path": "."}, "a.txt (3 bytes)\nconf.ini (16 bytes)"),
-        "I made a.txt. The files are a.txt and conf.ini.",
+        "Write the first name in people.txt to first.txt",
+        (
+            ("read_file", {"path": "people.txt"}, "1\tBob\n2\tAmy"),
+            ("write_file", {"path": "first.txt", "content": "Bob\n"}, "Created first.txt."),
+        ),
+        "first.txt now contains Bob.",
     ),
     (
-        "Change the port in conf.ini to 90.",
-        ("patch", {"path": "conf.ini", "old": "port = 81", "new": "port = 90"}, "Patched conf.ini."),
-        "The port in conf.ini is now 90.",
+        "Double the limit in run.py",
+        (
+            ("read_file", {"path": "run.py"}, "1\tlimit = 4\n2\tgo(limit)"),
+            ("patch", {"path": "run.py", "old": "limit = 4", "new": "limit = 8"}, "Changed."),
+        ),
+        "The limit in run.py is now 8.",
     ),
     (
-        "How many lines does a.txt have?",
-        ("terminal", {"command": "wc -l < a.txt"}, "1"),
-        "a.txt has 1 line.",
+        "Add the line end to log.txt and count its lines",
+        (("terminal", {"command": "echo end >> log.txt && wc -l log.txt"}, "3 log.txt"),),
+        "I added end to log.txt. It has 3 lines now.",
     ),
+    ("What is 2 + 3?", (), "5"),
 )
 _BLIND = "[The user sent an image. You cannot see images: say so.]"
 _CUT = "\n[… {} more characters]"
@@ -117,15 +137,16 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(tool: ToolSpec) -> dict[str, Any]:
-    """Return the arguments that the model may give: the required ones, and a path.
+    """Return the arguments that the model may give: those that are required, else all.
 
-    It would give the others too, with no reason.
+    It would give the others too, for no reason.
     """
-    required = tool.schema.get("required", ())
+    properties = tool.schema.get("properties", {})
+    wanted = tool.schema.get("required") or properties
     return {
         name: {"type": kind.get("type", "string")}
-        for name, kind in tool.schema.get("properties", {}).items()
-        if name in required or name == "path"
+        for name, kind in properties.items()
+        if name in wanted
     }
 
 
@@ -134,21 +155,21 @@ def _system(request: Request) -> Iterator[_Wire]:
         if request.system:
             yield _Wire("system", request.system)
         return
-    lines = (f"- {t.name}({', '.join(_arguments(t))}): {_first(t.description)}" for t in request.tools)
-    yield _Wire("system", request.system + _RULES.replace("{tools}", "\n".join(lines)))
+    lines = (f"- {t.name}({', '.join(_arguments(t))}): {_short(t)}" for t in request.tools)
+    yield _Wire("system", _RULES.replace("{tools}", "\n".join(lines)) + request.system)
     offered = {tool.name for tool in request.tools}
-    for question, *steps, answer in _EXAMPLES:
+    for question, steps, answer in _EXAMPLES:
         if offered.issuperset(step[0] for step in steps):
-            yield _Wire("user", str(question))
+            yield _Wire("user", question)
             for tool, arguments, result in steps:
                 yield _Wire("assistant", _call(tool, arguments))
                 yield _Wire("user", _result(result))
-            yield _Wire("assistant", _answer(str(answer)))
+            yield _Wire("assistant", _answer(answer))
 
 
-def _first(description: str) -> str:
-    """Return the first sentence."""
-    return description.partition(". ")[0].partition(";")[0].rstrip(".")
+def _short(tool: ToolSpec) -> str:
+    """Return what a tool does, in a few words."""
+    return _SHORT.get(tool.name) or tool.description.partition(". ")[0].rstrip(".")
 
 
 def _conversation(request: Request) -> Iterator[_Wire]:
