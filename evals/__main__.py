@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
     return _conclude(scores, args.least)
 
 
-async def _all(config: Config, tasks: list[Task], scratch: Path, verbose: bool) -> list[Score]:
+async def _all(config: Config, tasks: list[Task], scratch: Path, tell: bool) -> list[Score]:
     home = scratch / "home"
     home.mkdir(mode=0o700)
     (home / "models").symlink_to(config.home / "models")
@@ -78,8 +78,10 @@ async def _all(config: Config, tasks: list[Task], scratch: Path, verbose: bool) 
             mark = "ok  " if not score.problems else "FAIL"
             why = "; ".join(score.problems)
             print(f"{mark} {task.id:24} {score.seconds:5.1f} s  {why}", flush=True)
-            if verbose or score.problems:
-                print(f"       calls {' | '.join(score.calls)}\n       answer {score.answer[:300]!r}")
+            if tell or score.problems:
+                print(
+                    f"       calls {' | '.join(score.calls)}\n       answer {score.answer[:300]!r}"
+                )
     return scores
 
 

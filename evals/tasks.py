@@ -38,29 +38,27 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def problems(self, folder: Path, answer: str) -> Iterator[str]:
         """Yield what is wrong; nothing if the task was done."""
-        expect = self.expect
-        for pattern in expect.answer:
+        for pattern in self.expect.answer:
             if not re.search(pattern, answer, re.IGNORECASE):
                 yield f"the answer lacks {pattern}"
-        for pattern in expect.answer_lacks:
+        for pattern in self.expect.answer_lacks:
             if re.search(pattern, answer, re.IGNORECASE):
                 yield f"the answer has {pattern}"
-        for name, pattern in expect.files.items():
+        yield from self._wrong_files(folder)
+
+    def _wrong_files(self, folder: Path) -> Iterator[str]:
+        expect = self.expect
+        unchanged = {name: re.escape(content) for name, content in self.files.items()}
+        for name, pattern in (unchanged | expect.files).items():
             content = _content(folder / name)
-            if content is None:
-                yield f"{name} is missing"
-            elif not re.fullmatch(pattern, content):
-                yield f"{name} is {content[:80]!r}"
+            if name not in expect.gone and not re.fullmatch(pattern, content or ""):
+                yield f"{name} is missing" if content is None else f"{name} is {content[:80]!r}"
         for name in expect.gone:
             if (folder / name).exists():
                 yield f"{name} is still there"
         for name in expect.folders:
             if not (folder / name).is_dir():
                 yield f"the folder {name} is missing"
-        for name, content in self.files.items():
-            if name not in expect.files and name not in expect.gone:
-                if _content(folder / name) != content:
-                    yield f"{name} was changed"
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

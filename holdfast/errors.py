@@ -34,11 +34,17 @@ class Refused(HoldfastError):
 
 
 class Transient(HoldfastError):
-    """It may work in a moment. `retry_after_s` is the wait that the other side asked for, if any."""
+    """It may work in a moment. `retry_after_s` is the wait that the other side asked for, if any.
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+    `billed` says that it may have cost money all the same: an answer that was cut, not a refusal.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, billed: bool = True
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.billed = billed
 
 
 class JournalUnavailable(Transient):

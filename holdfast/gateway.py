@@ -26,6 +26,7 @@ from holdfast.core.intents import (
 from holdfast.core.messages import Message
 from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunPhase
+from holdfast.core.session.compaction import Filling
 from holdfast.core.session.library import Imported
 from holdfast.core.types import (
     OPERATOR,
@@ -90,6 +91,8 @@ class Health(Value):
     held: str = ""  # why some runs are held, and what to do; empty: none is
     channels: Mapping[str, str] = {}  # each channel, and why it receives nothing; empty: it works
     undelivered: int = 0  # messages to chats that are not sent yet, or held
+    models: tuple[str, ...] = ()  # the configured ones, the main one first
+    model_reason: str = ""  # one line: why the main one is used
     audit: str = "ok"  # or why decisions cannot be recorded, and so have no effect
 
     @property
@@ -292,7 +295,7 @@ class CommandTarget(Protocol):
     async def choose_busy_mode(self, mode: Mode) -> None: ...
 
     async def choose_model(self, name: str) -> str:
-        """Choose a model of the same provider for this session; empty: the configured one."""
+        """Choose a model for this session; empty: the configured one."""
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""
@@ -305,6 +308,15 @@ class CommandTarget(Protocol):
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
+
+    async def context(self) -> Filling:
+        """Return what fills the model's window."""
+
+    async def compact(self, focus: str) -> Filling | None:
+        """Replace the beginning of what the model reads by notes, which keep above all `focus`.
+
+        Returns what fills the window then; None if there is nothing to leave out.
+        """
 
     async def sessions(self) -> Sequence[ChatSession]: ...
 

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from holdfast.core.approval.approval import Role
 from holdfast.core.chat.access import Person
-from holdfast.core.chat.delivery import Delivery, DeliveryQueued
 from holdfast.core.intents import Principal
 from holdfast.core.life.lifecycle import Reason, Recorded
 from holdfast.core.types import DeliveryId, SessionId
 from holdfast.gateway import ChannelState, CommandDone, CommandGiven, CommandView, SessionView
+from holdfast.journal.journal import Outbound
+from holdfast.journal.search import Hit
 
 
 class TakesCommands(Protocol):
@@ -45,25 +46,14 @@ class KeepsSessions(Protocol):
     async def release(self, by: Principal) -> int: ...
 
 
-class OutboxMessage(Protocol):
-    """A message to a chat, and the state of its delivery."""
-
-    @property
-    def queued(self) -> DeliveryQueued: ...
-    @property
-    def now(self) -> Delivery: ...
-    @property
-    def updated_at(self) -> float: ...
-
-
 class KeepsOutbox(Protocol):
     """Lists, resends and drops messages to chats."""
 
-    async def unsent(self, by: Principal, *, everything: bool) -> Sequence[OutboxMessage]:
+    async def unsent(self, by: Principal, *, everything: bool) -> Sequence[Outbound]:
         """List undelivered messages, newest first; without `everything` only those worth a look."""
         ...
 
-    async def message(self, by: Principal, delivery_id: DeliveryId) -> OutboxMessage:
+    async def message(self, by: Principal, delivery_id: DeliveryId) -> Outbound:
         """One message; refused with `delivery_not_found`."""
         ...
 
@@ -80,7 +70,7 @@ class KeepsPeople(Protocol):
     """Decides who may use the chats, and knows the channels."""
 
     async def look_up(self, by: Principal, code: str) -> Person:
-        """Who was shown that code; refused with `code_not_found` or `too_many_codes`."""
+        """Find the person who was shown that code; refused with `code_not_found` or `too_many_codes`."""
         ...
 
     async def pair(self, by: Principal, code: str, roles: Collection[Role]) -> Person:
@@ -100,26 +90,11 @@ class KeepsPeople(Protocol):
         ...
 
 
-class FoundSession(Protocol):
-    """A session that matches a search, and its best match."""
-
-    @property
-    def session_id(self) -> SessionId: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def at(self) -> float: ...
-    @property
-    def snippet(self) -> str: ...
-
-
 class SearchResult(Protocol):
     """The matches, and whether all sessions were searched."""
 
     @property
-    def hits(self) -> Sequence[FoundSession]: ...
+    def hits(self) -> Sequence[Hit]: ...
     @property
     def complete(self) -> bool: ...
 

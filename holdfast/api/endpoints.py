@@ -21,7 +21,7 @@ _PATH_PARAMETER = re.compile(r"{(\w+)(?::[^}]*)?}")
 
 
 class RouteContext(Value):
-    """What a handler works with: the gateway, the caller, and the limits of bodies."""
+    """The context of a handler: the gateway, the caller, and the limits of bodies."""
 
     gateway: Gateway
     by: Principal

@@ -19,6 +19,7 @@ from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStart
 from holdfast.core.run.run import (
     MessageVoided,
     ModelAnswered,
+    ModelAsked,
     ModelFailed,
     RunCancelled,
     RunCompleted,
@@ -34,7 +35,9 @@ KEEP_ALIVE = b": keepalive\n\n"
 RETRY = b"retry: 2000\n\n"
 PREVIEW = 200  # characters of a task
 
-_SILENT = frozenset({InputPromoted, RunQueued, ModelAnswered})  # of every run, without an event
+_SILENT = frozenset(
+    {InputPromoted, RunQueued, ModelAsked, ModelAnswered}
+)  # of every run, without an event
 
 _encode = msgspec.json.Encoder().encode
 

@@ -42,7 +42,13 @@ _LAST_EVENT = {
 
 def usage_object(usage: Usage) -> UsageObject:
     """Tokens, as the API counts them."""
-    return UsageObject(usage.input_tokens, usage.output_tokens, usage.total_tokens)
+    return UsageObject(
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.total_tokens,
+        usage.cached_tokens or msgspec.UNSET,
+        round(usage.cost_usd, 6) if usage.cost_usd else msgspec.UNSET,
+    )
 
 
 def status_of(view: RunView) -> str:

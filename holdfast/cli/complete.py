@@ -1,9 +1,9 @@
-"""`holdfast completion`: what a shell must know to complete our commands, from the parser itself.
+"""`holdfast completion`: completion scripts for shells, generated from the argument parser.
 
-The parser is turned into a flat list of places where one can stand: the command, what can be
-said there, and what the nth word after it may be. Each shell's script walks the words that are
-there already along that list, and then offers what fits. Nothing is written down twice, so
-nothing can go stale; bash and zsh even share the walk, word for word.
+The parser is turned into a flat list of command levels: the command so far, its options, and the
+possible nth word after it. The script of each shell follows the present words along that list and
+then offers what fits. Because it is generated, it cannot become outdated. bash and zsh share the
+loop.
 """
 
 import argparse
@@ -18,15 +18,15 @@ _FILES = frozenset({"FILE", "PATH", "DIR", "MESSAGE"})  # metavars that stand fo
 
 
 class Completions(Value):
-    """What may stand in one place."""
+    """The possible words at one position."""
 
     choices: tuple[str, ...] = ()
     files: bool = False
-    endless: bool = False  # so may all words after it
+    endless: bool = False  # also for all words after it
 
 
 class Option(Value):
-    """An option by all its names, and the value that it wants, if it wants one."""
+    """An option with all its names, and its value if it takes one."""
 
     names: tuple[str, ...]
     about: str
@@ -34,12 +34,12 @@ class Option(Value):
 
 
 class Stand(Value):
-    """A command, as far as it is said: `holdfast gateway`, say."""
+    """A command so far, such as `holdfast gateway`, and what may follow."""
 
     said: str
     options: tuple[Option, ...]
-    words: tuple[Completions, ...]  # one after the other
-    commands: tuple[str, ...]  # that go on from here
+    words: tuple[Completions, ...]  # by position
+    commands: tuple[str, ...]  # its subcommands
 
 
 def main(args: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The whole script for that shell."""
+    """Return the script for that shell."""
     stands = list(walk(parser, parser.prog))
     match shell:
         case "bash":
@@ -64,11 +64,11 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 
 def walk(parser: argparse.ArgumentParser, said: str) -> Iterator[Stand]:
-    """Every command that can be said, each before those that go on from it."""
+    """Yield every command, each before its subcommands."""
     options: list[Option] = []
     words: list[Completions] = []
     below: dict[str, argparse.ArgumentParser] = {}
-    for action in parser._actions:  # noqa: SLF001  argparse tells it in no other way
+    for action in parser._actions:  # noqa: SLF001  argparse has no public way
         if isinstance(action.choices, dict):
             below = action.choices
         elif action.option_strings:
@@ -97,7 +97,7 @@ def _commands(stands: Iterable[Stand]) -> list[str]:
 
 
 def _values(stands: Iterable[Stand]) -> list[str]:
-    """Options that want a value."""
+    """List the options that take a value."""
     return [
         f"{stand.said} {name}"
         for stand in stands
@@ -123,7 +123,7 @@ def _said(words: Iterable[str]) -> str:
 
 
 def _offers(stands: Sequence[Stand]) -> str:
-    """What fits where: `at want` of a value, `at -` of options, `at place` of words."""
+    """Write the cases: `at want` for a value, `at -` for options, `at place` for words."""
     lines: list[str] = []
     for stand in stands:
         names = [name for option in stand.options for name in option.names]
@@ -171,7 +171,7 @@ def _fish_value(value: Completions | None) -> str:
 
 
 _BASH = """\
-# What can be said to holdfast, for bash:  eval "$(holdfast completion bash)"
+# Completion of holdfast for bash:  eval "$(holdfast completion bash)"
 _holdfast() {{
     local word cur=${{COMP_WORDS[COMP_CWORD]}} at=holdfast want= place=0 i=1 offered= files=
     while ((i < COMP_CWORD)); do
@@ -200,7 +200,7 @@ complete -F _holdfast holdfast
 
 _ZSH = """\
 #compdef holdfast
-# What can be said to holdfast, for zsh, after compinit:  source <(holdfast completion zsh)
+# Completion of holdfast for zsh, after compinit:  source <(holdfast completion zsh)
 _holdfast() {{
     local word cur=${{words[CURRENT]}} at=holdfast want= place=0 i=2 offered= files=
     while ((i < CURRENT)); do
@@ -225,7 +225,7 @@ if [[ ${{funcstack[1]}} == _holdfast ]]; then _holdfast "$@"; else compdef _hold
 """
 
 _FISH = """\
-# What can be said to holdfast, for fish:  holdfast completion fish | source
+# Completion of holdfast for fish:  holdfast completion fish | source
 function __holdfast_at
     set -l at holdfast
     set -l place 0

@@ -1,4 +1,4 @@
-"""A file somebody asked for: for its owner only, whole or not at all."""
+"""Write a file that the user asked for: private, and completely or not at all."""
 
 import os
 import tempfile
@@ -9,17 +9,20 @@ from holdfast.cli.exits import Code, Exit
 
 
 def save(file: Path, text: str, *, force: bool = False, hint: str = "") -> None:
-    """Write it; over one that is there only by `force`, which `hint` tells of. Raises `Exit`."""
+    """Write the file. An existing one is replaced only with `force`; `hint` names that option.
+
+    Raises `Exit`.
+    """
     try:
         (_replace if force else _create)(file, text.encode())
     except FileExistsError:
-        raise Exit(Code.FAILED, f"{file} is there already{hint}") from None
+        raise Exit(Code.FAILED, f"{file} exists{hint}") from None
     except OSError as error:
         raise Exit(Code.OUTPUT, f"cannot write {file}: {error.strerror}") from None
 
 
 def _create(file: Path, content: bytes) -> None:
-    """Write a file that is not there yet; all of it, or none."""
+    """Write a file that must not exist; remove it if that fails."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as opened:
@@ -31,7 +34,7 @@ def _create(file: Path, content: bytes) -> None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """The same, in the place of one that may be there."""
+    """Write a file, and replace an existing one."""
     if file.is_dir():
         raise IsADirectoryError(0, "it is a directory")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".holdfast-") as beside:

@@ -1,4 +1,4 @@
-"""What commands share: ages, numbers and quoted text in replies; commands without an argument."""
+"""Shared by commands: ages, numbers and quoted text in replies; commands without an argument."""
 
 import re
 from collections.abc import Awaitable, Callable

@@ -67,6 +67,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         call.CallAnswered,
         child.ChildBegun,
         child.ChildEnded,
+        run.ModelAsked,
         run.StopAsked,
         run.RunCompleted,
         run.RunFailed,

@@ -25,7 +25,7 @@ class ServiceDeps(Value):
     journal: Journal
     blobs: BlobStore
     models: Models
-    tools: Sequence[Tool[Any]]
+    tools: Callable[[], Sequence[Tool[Any]]]  # of the moment; the same sequence if unchanged
     clock: Clock
     limits: Limits
     on_start: OnStart

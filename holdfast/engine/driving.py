@@ -1,21 +1,24 @@
-"""Build the runner; fail the run of a drive that broke."""
+"""Build what drives runs and asks models; fail the run of a drive that broke."""
 
 import logging
 from collections.abc import Callable
+
+from anyio.abc import TaskGroup
 
 from holdfast.core.run.run import RunFailed
 from holdfast.core.session import placement
 from holdfast.core.session.session import give_up
 from holdfast.core.types import Fact, RunId, SessionKey
+from holdfast.engine.commits import Commits
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.runs.approvals import Permits
 from holdfast.engine.runs.asking import Asking
 from holdfast.engine.runs.calls import Calls
 from holdfast.engine.runs.processes import Processes
 from holdfast.engine.runs.runner import Runner
+from holdfast.engine.runs.titles import Titles
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.models.model import ToolSpec
-from holdfast.tools.tool import schema
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +29,12 @@ def runner(
     permits: Permits,
     processes: Processes,
     posture: Callable[[], str],
-) -> Runner:
-    """The runner of all sessions."""
+) -> tuple[Runner, Asking]:
+    """Build the runner of all sessions, and what asks the models for it."""
+    toolbox = Toolbox(deps.tools)
+    asking = Asking(sessions, deps.models, toolbox, deps.clock, deps.limits, deps.redactor)
     calls = Calls(
-        deps.tools,
+        toolbox,
         deps.blobs,
         deps.clock,
         sessions,
@@ -38,9 +43,13 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    tools = [ToolSpec(t.name, t.description, schema(t.arguments)) for t in deps.tools]
-    asking = Asking(sessions, deps.models, tools, deps.clock, deps.limits, deps.redactor)
-    return Runner(sessions, calls, asking, posture, processes.end_of)
+    return Runner(sessions, calls, asking, posture, processes.end_of), asking
+
+
+def give_titles(deps: ServiceDeps, sessions: Sessions, tasks: TaskGroup, commits: Commits) -> None:
+    """Have new sessions named, if there is a small model for it."""
+    if deps.models.small is not None:
+        Titles(sessions, deps.models.small, tasks).subscribe(commits)
 
 
 async def fail_broken(

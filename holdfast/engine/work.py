@@ -19,7 +19,7 @@ from holdfast.core.run.run import RunQueued, RunRequeued, StopAsked
 from holdfast.core.types import RunId, SessionKey
 from holdfast.engine.commits import Commits
 from holdfast.engine.deps import ServiceDeps
-from holdfast.engine.driving import fail_broken, runner
+from holdfast.engine.driving import fail_broken, give_titles, runner
 from holdfast.engine.life.gateway_state import StandingRules
 from holdfast.engine.life.quarantine import Search
 from holdfast.engine.life.recover import Orphans, Recovery
@@ -72,10 +72,11 @@ class Work:
             lambda: journal.trusted_since,
         )
         self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
+        drives, self.asking = runner(deps, sessions, self.permits, self.processes, posture)
         orphans = Orphans(clock)
         self.coordinator = Coordinator(
             tasks,
-            runner(deps, sessions, self.permits, self.processes, posture).drive,
+            drives.drive,
             partial(fail_broken, sessions),
             orphans.add,
             deps.limits.running,
@@ -88,6 +89,7 @@ class Work:
         self.recovery.on_return(self.search.notice)
         self.recovery.on_return(self.children.notice)
         self._subscribe()
+        give_titles(deps, sessions, tasks, self.commits)
 
     def _subscribe(self) -> None:
         for part in (self.permits, self.children, self.standing):

@@ -72,6 +72,11 @@ class Building:
         self._reasoning.append(text)
         self._add(Reasoning, text)
 
+    def cut_short(self) -> None:
+        """Accept an answer that reached its limit of tokens, unless it was only reasoning."""
+        if not self.calls and not "".join(self._text).strip():
+            raise self._peer.cut("reached its limit of tokens before it said anything")
+
     def flush(self) -> list[Text | Reasoning]:
         """Return the pieces since the last flush."""
         self._flush_run()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.types import Usage
+from holdfast.errors import Transient
 from holdfast.models.building import HELD_LIMIT, Building, GrowingCall, Lines
 from holdfast.models.model import Answer, Reasoning, Request, Text
 from holdfast.models.peer import Peer, ServerError
@@ -92,7 +93,11 @@ class AnswerParser:
         if self._streamed is False:
             self._event(b"".join(self._body))
         elif (rest := self._lines.rest()).startswith(b"data:"):
-            self._event(rest[5:].strip())
+            try:
+                self._event(rest[5:].strip())
+            except Transient:
+                if not self.whole:  # else only the usage was cut
+                    raise
         if not self.whole:
             raise self._peer.cut("ended its answer before it was complete")
         return self._building.flush()

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.images import to_url
 from holdfast.core.messages import Assistant, Message, System, ToolResult, User
+from holdfast.models.declare import Declared
 from holdfast.models.model import Request, ToolSpec
 
 
@@ -54,14 +55,14 @@ class _ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):
     content: str
 
 
-class _Declared(msgspec.Struct, frozen=True):
+class _Described(msgspec.Struct, frozen=True):
     name: str
     description: str
     parameters: Mapping[str, Any]
 
 
 class _Tool(msgspec.Struct, frozen=True, tag="function", tag_field="type"):
-    function: _Declared
+    function: _Described
 
 
 class _StreamOptions(msgspec.Struct, frozen=True):
@@ -74,33 +75,33 @@ class _Body(msgspec.Struct, frozen=True):
     stream: bool = True
     stream_options: _StreamOptions = _StreamOptions()
     tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    max_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    max_completion_tokens: int | msgspec.UnsetType = msgspec.UNSET  # the same, for OpenAI itself
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(request: Request) -> bytes:
-    """Encode the body of a request for a streamed answer."""
+def encode(request: Request, *, strict: bool = False) -> bytes:
+    """Encode the body of a request for a streamed answer. `strict`: for OpenAI itself."""
     head: list[_System | _User | _Assistant | _ToolResult] = []
     if request.system:
         head.append(_System(request.system))
     body = _Body(
         request.model,
         head + [_wire(message) for message in request.messages],
-        tools=_declared(request.tools) if request.tools else msgspec.UNSET,
+        tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
+        max_tokens=request.max_output if request.max_output and not strict else msgspec.UNSET,
+        max_completion_tokens=(request.max_output or msgspec.UNSET) if strict else msgspec.UNSET,
     )
     return _encode(body)
 
 
-_last: list[tuple[Sequence[ToolSpec], msgspec.Raw]] = []  # one gateway always declares the same
+def _wire_tools(tools: Sequence[ToolSpec]) -> list[_Tool]:
+    return [_Tool(_Described(t.name, t.description, dict(t.schema))) for t in tools]
 
 
-def _declared(tools: Sequence[ToolSpec]) -> msgspec.Raw:
-    """The tools as JSON, encoded once as long as they are the same object."""
-    if not _last or _last[0][0] is not tools:
-        wire = [_Tool(_Declared(t.name, t.description, dict(t.schema))) for t in tools]
-        _last[:] = [(tools, msgspec.Raw(_encode(wire)))]
-    return _last[0][1]
+_tools = Declared(_wire_tools)
 
 
 def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:

@@ -6,20 +6,12 @@
 from collections.abc import AsyncGenerator
 
 import aiohttp
-import msgspec
 
-from holdfast.errors import Rejected
 from holdfast.models.completions import AnswerParser
 from holdfast.models.completions_request import encode
-from holdfast.models.model import Piece, Request
+from holdfast.models.model import ListedModel, Piece, Request
+from holdfast.models.openai_list import read_models
 from holdfast.models.transport import Outgoing, Server, Transport
-
-
-class _Listed(msgspec.Struct):
-    data: list[msgspec.Raw]
-
-
-_decode_list = msgspec.json.Decoder(_Listed).decode
 
 
 class OpenAIModel:
@@ -29,6 +21,7 @@ class OpenAIModel:
         self.name = server.provider
         self._transport = Transport(server, session)
         self._completions = self._transport.url / "chat" / "completions"
+        self._strict = self._transport.url.host == "api.openai.com"
         key = self._transport.key
         self._headers = {
             "Content-Type": "application/json",
@@ -40,21 +33,18 @@ class OpenAIModel:
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
-        outgoing = Outgoing(self._completions, self._headers, encode(request))
+        body = encode(request, strict=self._strict)
+        outgoing = Outgoing(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
+
+    async def list_models(self) -> list[ListedModel]:
+        """Return the server's models, within a second."""
+        url = self._transport.url / "models"
+        return await self._transport.list_models(url, self._headers, read_models)
 
     async def check(self) -> str:
         """Ask for the list of models, within a second."""
-        peer = self._transport.peer("")
-        url = self._transport.url
-        body = await self._transport.get(url / "models", self._headers, peer)
-        try:
-            found = len(_decode_list(body).data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Rejected(
-                f"{peer.name} answers, but not like a model server; check {peer.settings.url}"
-            ) from None
-        return f"{self.name} at {url} answers, {found} model{'' if found == 1 else 's'}"
+        return self._transport.describe(await self.list_models())
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -16,7 +16,7 @@ from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
 
 _TOO_LONG = re.compile(
-    r"context[ _](length|window|size)|(prompt|input|request) is too (long|large)"
+    r"context[ _](length|window|size|limit)|(prompt|input|request) is too (long|large)"
     r"|too many (input )?tokens|maximum prompt length|reduce the length|token count.*exceeds"
     r"|exceeds the (maximum|available)[\w ]* (tokens|context)",
     re.IGNORECASE,
@@ -31,6 +31,8 @@ _FINAL = {
     "model_not_found": 404,
     "not_found_error": 404,
     "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "request_too_large": 413,
     "overloaded_error": 529,
     "rate_limit_error": 429,
 }
@@ -68,6 +70,7 @@ class Peer(Value):
     model: str
     key: str
     settings: Settings
+    if_missing: str = ""  # what the operator can do if the server does not have the model
 
     @property
     def name(self) -> str:
@@ -78,7 +81,13 @@ class Peer(Value):
         """Return the error of an answer that was cut off."""
         return Transient(f"{self.name} {why}")
 
-    def judge(self, status: int, error: ServerError, wait_s: float | None) -> HoldfastError:
+    def absent(self, why: str) -> Transient:
+        """Return the error of a request that did not reach the server."""
+        return Transient(f"{self.name} {why}", billed=False)
+
+    def judge(
+        self, status: int, error: ServerError, wait_s: float | None, *, billed: bool = False
+    ) -> HoldfastError:
         """Classify an error response with `status`."""
         if error.code == "insufficient_quota":
             status = 402
@@ -87,7 +96,7 @@ class Peer(Value):
         if status == 413 or (status not in (401, 403, 429) and _TOO_LONG.search(details)):
             return Overflow(text)
         if status in (408, 409, 425, 429) or status >= 500:
-            return Transient(text, retry_after_s=wait_s)
+            return Transient(text, retry_after_s=wait_s, billed=billed)
         return Rejected(f"{text}; {self._hint(status)}")
 
     def judge_inside(self, error: ServerError | str) -> HoldfastError:
@@ -99,7 +108,7 @@ class Peer(Value):
             status = int(code)
         else:
             status = _FINAL.get(code) or _FINAL.get(error.type or "") or 500
-        return self.judge(status, error, None)
+        return self.judge(status, error, None, billed=True)
 
     def _hint(self, status: int) -> str:
         check = self.settings
@@ -111,7 +120,8 @@ class Peer(Value):
             case 403:
                 return f"check {check.key} and {check.model}"
             case 404:
-                return f"check {check.model} and {check.url}"
+                either = f"{self.if_missing}, or " if self.if_missing else ""
+                return f"{either}check {check.model} and {check.url}"
             case _:
                 return f"check {check.url} and {check.model}"
 

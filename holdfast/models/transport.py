@@ -6,24 +6,24 @@ requests and brings a parser for the responses; errors are classified by its pee
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Protocol
 
 import aiohttp
 import anyio
+import msgspec
 from yarl import URL
 
 from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured, Rejected
-from holdfast.models.model import Answer, Piece, Reasoning, Request, Text
+from holdfast.models.model import Answer, ListedModel, Piece, Reasoning, Request, Text
 from holdfast.models.peer import Peer, ServerError, Settings, read_refusal, retry_after
 
 _REFUSAL_LIMIT = 64 << 10  # bytes read of an error response
 _REFUSAL_S = 5.0  # time limit for reading it
 _USAGE_S = 2.0  # time limit for usage and the end of the stream once the answer is complete
 _END_S = 0.1  # time limit for the end of the body, after which the connection can be used again
-_CHECK_S = 1.0
 _IN_PARTS_FROM = 256 << 10  # a bigger body is sent in parts, so that the loop stays free
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -64,6 +64,7 @@ class Server(Value):
     settings: Settings
     stall_s: float = 120.0
     connect_s: float = 10.0
+    list_s: float = 1.0  # time limit for the list of its models
 
 
 class Transport:
@@ -80,11 +81,15 @@ class Transport:
         self._asked: set[_Asked] = set()
         self._watch: TimerHandle | None = None
 
-    def peer(self, model: str) -> Peer:
-        """Return the name and the judge of the server's errors."""
+    def peer(self, model: str, if_missing: str = "") -> Peer:
+        """Return the name and the judge of the server's errors.
+
+        `if_missing`: what the operator can do if the server does not have the model.
+        """
         port = "" if self.url.is_default_port() else f":{self.url.port}"
         host = f"{self.url.host}{port}"
-        return Peer(self._server.provider, host, model, self.key, self._server.settings)
+        server = self._server
+        return Peer(server.provider, host, model, self.key, server.settings, if_missing)
 
     async def stream(
         self, request: Request, outgoing: Outgoing, parser: Parser, peer: Peer
@@ -110,17 +115,29 @@ class Transport:
 
     async def get(self, url: URL, headers: Mapping[str, str], peer: Peer) -> bytes:
         """Return the body of a response that is expected within a second."""
+        return await self._fetch("GET", url, headers, None, peer)
+
+    async def post(self, url: URL, headers: Mapping[str, str], body: bytes, peer: Peer) -> bytes:
+        """The same for a request with a body."""
+        return await self._fetch("POST", url, headers, body, peer)
+
+    async def list_models(
+        self, url: URL, headers: Mapping[str, str], decode: Callable[[bytes], list[ListedModel]]
+    ) -> list[ListedModel]:
+        """Return the server's models, within a second."""
+        peer = self.peer("")
+        body = await self.get(url, headers, peer)
         try:
-            with anyio.fail_after(_CHECK_S):
-                response = await self._pool().get(url, headers=headers, allow_redirects=False)
-                try:
-                    if response.status != 200:
-                        raise peer.judge(*await _refusal(response))
-                    return await response.read()
-                finally:
-                    response.close()
-        except _BROKEN as error:
-            raise _broken(peer, error, _CHECK_S) from error
+            return decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Rejected(
+                f"{peer.name} answers, but not like a model server; check {peer.settings.url}"
+            ) from None
+
+    def describe(self, found: Sequence[ListedModel]) -> str:
+        """Return a line for `doctor`."""
+        count = f"{len(found)} model{'' if len(found) == 1 else 's'}"
+        return f"{self._server.provider} at {self.url} answers, {count}"
 
     async def aclose(self) -> None:
         """Close the pool, unless the caller provided it."""
@@ -129,6 +146,23 @@ class Transport:
             self._watch = None
         if self._session is not None and self._owns_session:
             await self._session.close()
+
+    async def _fetch(
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, peer: Peer
+    ) -> bytes:
+        try:
+            with anyio.fail_after(self._server.list_s):
+                response = await self._pool().request(
+                    method, url, data=body, headers=headers, allow_redirects=False
+                )
+                try:
+                    if response.status != 200:
+                        raise peer.judge(*await _refusal(response))
+                    return await response.read()
+                finally:
+                    response.close()
+        except _BROKEN as error:
+            raise _broken(peer, error, self._server.list_s) from error
 
     def _attend(self) -> "_Asked":
         """Register a request for the timer that ends silent ones; there is one timer for all."""
@@ -242,11 +276,11 @@ def _broken(peer: Peer, error: Exception, stall_s: float) -> HoldfastError:
                 f"{peer.name} shows a certificate that is not trusted; check {peer.settings.url}"
             )
         case aiohttp.ConnectionTimeoutError():
-            return peer.cut("could not be reached in time")
+            return peer.absent("could not be reached in time")
         case TimeoutError():
             return peer.cut(f"sent nothing for {stall_s:g} s")
         case aiohttp.ClientConnectorError():
-            return peer.cut("cannot be reached")
+            return peer.absent("cannot be reached")
         case _:
             return peer.cut(f"broke the connection ({type(error).__name__})")
 

@@ -24,13 +24,13 @@ from holdfast.core.approval.approval import Level
 from holdfast.core.approval.execution import ExecutionRequest, Wants, execution_hash
 from holdfast.core.approval.tree import Tree, holds, left_out
 from holdfast.core.run.call import OnCrash
-from holdfast.core.run.process import id_for, notice
+from holdfast.core.run.process import notice
 from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.errors import Refused, ToolFailed
 from holdfast.tools.exec import paths, plan
 from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.live_process import Changed, CommandSpec, LiveProcess
-from holdfast.tools.exec.plan import Plan
+from holdfast.tools.exec.plan import CommandPlan
 from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import PATIENCE_S, AlreadyClaimed
 from holdfast.tools.sandbox.sandbox import Profile
@@ -144,8 +144,8 @@ def _takes_more(asked: TerminalArguments) -> bool:
     return asked.stdin_open or (asked.background and asked.pty)
 
 
-def _plan(hands: Commands, context: Context, asked: TerminalArguments) -> Plan:
-    """Plan the command. Reads the disk; call it from a worker thread."""
+def _plan(hands: Commands, context: Context, asked: TerminalArguments) -> CommandPlan:
+    """CommandPlan the command. Reads the disk; call it from a worker thread."""
     _check(asked)
     cwd, moved = plan.place(context, asked.workdir)
     profile = Profile(str(context.workspace), unsandboxed=asked.unsandboxed)
@@ -177,7 +177,7 @@ class _Terminal:
 
     async def _request(
         self, context: Context, asked: TerminalArguments
-    ) -> tuple[ExecutionRequest, Level, Plan]:
+    ) -> tuple[ExecutionRequest, Level, CommandPlan]:
         posture = await self._hands.posture()
         level = Level.L0 if asked.unsandboxed else posture.level
         planned = await to_thread.run_sync(_plan, self._hands, context, asked)
@@ -223,7 +223,7 @@ class _Terminal:
         return self._begun(context, asked, moved=planned.moved)
 
     async def _foreground(
-        self, context: Context, asked: TerminalArguments, planned: Plan
+        self, context: Context, asked: TerminalArguments, planned: CommandPlan
     ) -> Outcome:
         timeout_s = asked.timeout or TIMEOUT_S
         reading, writing = os.pipe()
@@ -260,7 +260,7 @@ class _Terminal:
         self,
         context: Context,
         asked: TerminalArguments,
-        planned: Plan,
+        planned: CommandPlan,
         argv: tuple[str, ...],
         timeout_s: float,
         stdin: bytes | None,
@@ -330,12 +330,11 @@ class _Terminal:
         return ended
 
     def _begun(self, context: Context, asked: TerminalArguments, *, moved: bool = False) -> Done:
-        process_id = id_for(context.run_id, context.turn, context.call_id)
         told = notice(
             context.origin, notify=asked.notify_on_complete, watch=tuple(asked.watch_patterns)
         )
         result: dict[str, object] = {
-            "process_id": process_id,
+            "process_id": context.process_id,
             "status": "running",
             "notify_on_complete": told.notify,
         }
@@ -348,13 +347,17 @@ class _Terminal:
         return Done(
             encode(result),
             background=Background(
-                process_id, _shown(self._hands, asked), told.notify, told.watch, asked.detach
+                context.process_id,
+                _shown(self._hands, asked),
+                told.notify,
+                told.watch,
+                asked.detach,
             ),
         )
 
     async def adopt(self, context: Context, asked: TerminalArguments) -> Outcome:
         """Determine the outcome after a restart, from the record of its shim."""
-        process_id = id_for(context.run_id, context.turn, context.call_id)
+        process_id = context.process_id
         shown = _shown(self._hands, asked)
         found = self._hands.adopt(process_id, shown, background=asked.background)
         output = self._hands.output(process_id)
@@ -381,13 +384,12 @@ class _Terminal:
 
     async def abort(self, context: Context) -> None:
         """Kill it and remove its record: its run was stopped before the outcome was stored."""
-        process_id = id_for(context.run_id, context.turn, context.call_id)
-        await self._hands.kill(process_id)
-        self._hands.forget(process_id)
+        await self._hands.kill(context.process_id)
+        self._hands.forget(context.process_id)
 
     def settled(self, context: Context) -> None:
         """Remove its record, unless it continues: its result is in the journal."""
-        self._hands.settled(id_for(context.run_id, context.turn, context.call_id))
+        self._hands.settled(context.process_id)
 
 
 def tools(

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.tools.exec import plan
 from holdfast.tools.exec.output import Output
-from holdfast.tools.exec.plan import Plan
+from holdfast.tools.exec.plan import CommandPlan
 from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.fs.roots import below
 from holdfast.tools.tool import Done
@@ -65,7 +65,7 @@ def add_note(result: dict[str, object], text: str) -> None:
 
 
 def what_is_known(found: Ended | None) -> str:
-    """What to say of a command that its gateway did not see the end of."""
+    """Describe the end of a command that its gateway did not see."""
     if found is None or found.cause is not ExitCause.LOST:
         return ENDED_WITH_GATEWAY
     if found.survivors:
@@ -75,10 +75,10 @@ def what_is_known(found: Ended | None) -> str:
 
 
 def left_in(reading: int) -> str:
-    """Where the shell says it ended; nothing if it did not say."""
+    """Return the directory in which the shell ended; empty if it did not report one."""
     try:
         said = os.read(reading, _PATHS)
-    except BlockingIOError:  # somebody still holds the other end
+    except BlockingIOError:  # a process still has the other end open
         return ""
     try:
         return said.rstrip(b"\n").rpartition(b"\n")[2].decode()
@@ -87,9 +87,9 @@ def left_in(reading: int) -> str:
 
 
 def done_with(
-    result: dict[str, object], planned: Plan, left: str, hides: Callable[[str], bool]
+    result: dict[str, object], planned: CommandPlan, left: str, hides: Callable[[str], bool]
 ) -> Done:
-    """The result, with the directory that the next command starts in."""
+    """Return the result, with the directory in which the next command starts."""
     cwd = planned.cwd if planned.moved else ""
     if planned.moved:
         add_note(result, MOVED)
@@ -109,7 +109,7 @@ def done_with(
 
 
 def summary_of(result: Mapping[str, object]) -> str:
-    """How it ended, if it did not just succeed."""
+    """Say how it ended; empty if it succeeded."""
     if error := result.get("error"):
         return str(error)
     if (number := result.get("signal")) is not None:

@@ -2,11 +2,12 @@
 
 Every tool states its effect and what a crash in the middle of a call means. There are no
 defaults, so a new tool cannot inherit a wrong one by accident. The arguments are a typed struct:
-the schema that the model sees and the validation of its calls come from the same type. A tool
+the schema that the model sees and the validation of its calls come from the same type. A tool from
+elsewhere may bring a JSON Schema instead; its arguments are a dict, which it validates. A tool
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,13 +20,13 @@ from holdfast.core.approval.execution import ExecutionRequest
 from holdfast.core.approval.rules import Permission as Rule
 from holdfast.core.approval.tree import LeftOut, Tree
 from holdfast.core.run.call import Kept, OnCrash
-from holdfast.core.run.process import ProcessEnded, Processes
+from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
 SURROGATE = "The text contains half of a surrogate pair; remove it."
 
-A = TypeVar("A", bound=msgspec.Struct)
+A = TypeVar("A")  # a struct; for a tool with a JSON Schema of its own also a dict
 
 
 class Effect(StrEnum):
@@ -163,6 +164,11 @@ class Context(Value):
     confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 
+    @property
+    def process_id(self) -> ProcessId:
+        """The id of the call's process: the same after a restart."""
+        return id_for(self.run_id, self.turn, self.call_id)
+
 
 class RunsCommands(Protocol):
     """The interface to commands and their processes that the engine uses."""
@@ -212,6 +218,7 @@ class Tool(Generic[A]):
     adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # outcome after a restart
     settled: Callable[[Context], None] | None = None  # the outcome is stored: remove the record
     abort: Callable[[Context], Awaitable[None]] | None = None  # the run was stopped: clean up
+    schema: Mapping[str, Any] | None = None  # JSON Schema; None: made from the type of arguments
 
 
 async def free(context: Context, arguments: msgspec.Struct) -> Permission:

@@ -13,6 +13,8 @@ from pathlib import Path
 import aiohttp
 import anyio
 
+from holdfast.cli.tui.ui import MEANS, READ_FIRST
+from holdfast.core.inbox import Mode
 from holdfast.host.lock import SOCKET
 from tests.fakes import model_server as says
 from tests.fakes.emulator import screen
@@ -105,12 +107,12 @@ def sleeper(seconds: int = 120) -> tuple[str, str]:
     return f"sleep {name}", name
 
 
-async def switch(it: Screen, meaning: str) -> None:
-    """Press Shift-Tab until words typed while it works mean that; first they interrupt."""
-    for means in ("wait for their turn", "are passed on to it", "interrupt it"):
+async def switch(it: Screen, mode: Mode) -> None:
+    """Press Shift-Tab until a message during a run has that mode; the first mode is interrupt."""
+    for each in (Mode.QUEUE, Mode.STEER, Mode.INTERRUPT):
         await it.key("BTab")
-        await it.until(f"words typed while it works: {means}")
-        if means == meaning:
+        await it.until(MEANS[each])
+        if each is mode:
             return
 
 
@@ -120,7 +122,7 @@ async def approve(it: Screen, choice: str = "o") -> None:
     await it.type(choice)
     while True:
         await it.key("Enter")
-        shown = await it.until(lambda t: ASKS not in t or "read it first" in t)
+        shown = await it.until(lambda t: ASKS not in t or READ_FIRST in t)
         if ASKS not in shown:
             return
 

@@ -7,6 +7,7 @@ import aiohttp
 
 from holdfast.config.load import load
 from holdfast.config.settings import Config
+from holdfast.host.lock import SOCKET
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess
 from tests.fakes.model_server import ModelServer
@@ -53,3 +54,13 @@ class Door:
         path = f"/v1/operator/sessions/{session}/command"
         async with self._http.post(path, json=body, headers=headers) as response:
             return response.status, await response.json()
+
+
+async def command(it: GatewayProcess, session: str, text: str) -> dict[str, Any]:
+    """What a slash command says, at the operator's door."""
+    connector = aiohttp.UnixConnector(str(it.home / SOCKET))
+    async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
+        path = f"/v1/operator/sessions/{session}/command"
+        async with http.post(path, json={"input": text}) as response:
+            assert response.status == 200, await response.text()
+            return dict(await response.json())

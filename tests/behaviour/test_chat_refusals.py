@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.exits import Code
+from holdfast.cli.service.service import RECEIVES_NOTHING
 from holdfast.core.chat.notices import NOT_RECEIVING
 from tests.behaviour.chats import OWNER, bot
 from tests.fakes.model_server import ModelServer
@@ -44,4 +45,4 @@ async def test_while_it_is_refused_the_status_says_so_and_is_not_well(
         await it.gateway.said("a channel cannot be used")
         told = await it.gateway.holdfast("gateway", "status", "--json")
         assert told.returncode == Code.FAILED
-        assert "telegram cannot be heard" in json.loads(told.stdout)["state"]
+        assert RECEIVES_NOTHING.format("telegram") in json.loads(told.stdout)["state"]

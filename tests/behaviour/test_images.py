@@ -5,13 +5,12 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import anyio
 import pytest
 
 from holdfast.core.images import NOT_AN_IMAGE, NOT_FETCHED
-from holdfast.host.lock import SOCKET
 from holdfast.models.offline import UNSEEN
+from tests.behaviour.terminals import command
 from tests.behaviour.wire import check_error
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess, Stream, files, gateway, read_events
@@ -158,21 +157,11 @@ async def test_words_that_are_said_again_have_their_pictures(
 ) -> None:
     for parts in ((_text("what is this?"), _part(PNG)), (_part(GIF, "image/gif"),)):
         await it.finished(await _run(it, *parts, session_id="s"))
-        again = await _command(it, "s", "/retry")
+        again = await command(it, "s", "/retry")
         await it.finished(again["run_id"])
         first, second = model.requests[-2:]
         assert _words(second) == _words(first)
         assert _words(second)[-1] == list(parts)
-
-
-async def _command(it: GatewayProcess, session: str, text: str) -> dict[str, Any]:
-    """What a slash command says, at the operator's door."""
-    connector = aiohttp.UnixConnector(str(it.home / SOCKET))
-    async with aiohttp.ClientSession("http://localhost", connector=connector) as http:
-        path = f"/v1/operator/sessions/{session}/command"
-        async with http.post(path, json={"input": text}) as response:
-            assert response.status == 200, await response.text()
-            return dict(await response.json())
 
 
 async def test_without_a_model_the_answer_says_that_the_picture_was_not_seen(

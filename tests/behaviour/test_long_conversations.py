@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.commands import context
+from tests.behaviour.terminals import command
 from tests.fakes import model_server as says
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.model_server import Ask, ModelServer, Reply, serve
@@ -68,6 +70,29 @@ async def test_a_conversation_longer_than_the_window_goes_on(
     assert isinstance(model.otherwise, SmallModel)
     assert model.otherwise.refused == 0, "it was compacted before the server refused"
     assert model.otherwise.summaries >= 1
+
+
+@pytest.mark.promise("CTX-04")
+async def test_a_user_can_compact_and_see_what_fills_the_window(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with gateway(tmp_path, model.base_url, KNOWN) as it:
+        await it.finished(await it.run(FACT, session_id="s"))
+        for number in range(12):
+            await it.finished(await it.run(f"{number} " + "word " * 300, session_id="s"))
+        before = (await command(it, "s", "/context"))["output"]
+        assert "of 8,000 tokens" in before
+        done = (await command(it, "s", "/compact the name of the boat"))["output"]
+        assert context.COMPACTED.partition("{")[0] in done
+        assert "Notes on" in (await command(it, "s", "/context"))["output"]
+        asked = await it.finished(await it.run("what is the boat called?", session_id="s"))
+        assert asked["output"] == "Marigold"
+    instruction = next(
+        r.body["messages"][0]["content"]
+        for r in model.requests
+        if "write the memory of an assistant" in str(r.body["messages"][0]["content"])
+    )
+    assert "the name of the boat" in instruction
 
 
 @pytest.mark.promise("CTX-02")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.inbox import Mode
 from tests.behaviour.desk import Desk, desk, gated, idle, switch
 from tests.fakes import tmux
 from tests.fakes.emulator import screen
@@ -39,7 +40,7 @@ async def test_a_terminal_that_changes_its_width_shows_everything_once(alone: De
     alone.model.then(reply)
     async with tmux.screen(alone.gateway.environment, alone.work, columns=100, rows=24) as it:
         await it.until("/help lists")
-        await switch(it, "wait for their turn")
+        await switch(it, Mode.QUEUE)
         await it.say("go on")
         await it.until("Then")
         await it.say("say:the words that wait, and are many, too, so that they are folded as well")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.tui import status
 from tests.behaviour.desk import Desk, begin, desk, gated, sleeper
 from tests.behaviour.hands import gone, running
 from tests.fakes.screen import Screen
@@ -68,7 +69,7 @@ async def test_leaving_a_cleanup_or_a_thread_that_never_ends_takes_its_time_and_
         await it.say(f"tool:{tool} {{}}")
         await it.until(f"{tool}  ")
         said, left = await _leave(it, "C-d")
-        assert "what is at work is kept" in await it.text()
+        assert status.RUN_KEPT in await it.text()
     assert said <= SAID_S, said
     assert left <= LEFT_S, left
 
@@ -100,7 +101,7 @@ async def test_leaving_a_gateway_is_at_once_and_what_is_at_work_goes_on(tmp_path
             assert await it.ended() == 0
             left = time.monotonic() - began
             shown = await it.text()
-            assert "what is at work goes on" in shown
+            assert status.RUN_CONTINUES in shown
             assert "Shutting down" not in shown
         gate.set()
         (run,) = (await at.gateway.get("/v1/runs"))[1]["data"]

@@ -8,6 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli.tui.view import INTERRUPTED_BY_NEXT
+from holdfast.core.inbox import Mode
 from tests.behaviour.desk import Desk, begin, desk, gated, idle, sleeper, switch
 from tests.behaviour.hands import gone, running
 from tests.fakes import model_server as says
@@ -72,7 +74,7 @@ async def test_words_typed_while_it_speaks_interrupt_it_and_are_answered(either:
         await _at_work(it, either)
         await it.say("say:the second")
         shown = await it.until(lambda t: idle(t) and "\nthe second" in t)
-    assert shown.index("half") < shown.index("■ interrupted by your next words")
+    assert shown.index("half") < shown.index(INTERRUPTED_BY_NEXT)
     assert shown.index("■ interrupted") < shown.index("› say:the second")
     assert either.told() == ["first", "say:the second"]
 
@@ -86,7 +88,7 @@ async def test_words_typed_while_its_tools_work_interrupt_them_too(either: Desk)
         await it.say("say:the second")
         shown = await it.until(lambda t: idle(t) and "\nthe second" in t)
         await gone(token, 10)
-    assert "■ interrupted by your next words" in shown
+    assert INTERRUPTED_BY_NEXT in shown
     assert either.told()[-1].endswith("\n\nsay:the second")  # behind a note about the call
 
 
@@ -106,7 +108,7 @@ async def test_words_typed_in_quick_succession_are_all_read_in_order(alone: Desk
 @pytest.mark.promise("HALT-07", "HALT-08")
 async def test_words_that_wait_are_shown_and_can_be_edited_until_they_are_read(alone: Desk) -> None:
     async with alone.terminal() as it:
-        await switch(it, "wait for their turn")
+        await switch(it, Mode.QUEUE)
         gate = await _at_work(it, alone)
         await it.say("say:one")
         await it.say("say:two")
@@ -125,7 +127,7 @@ async def test_words_that_wait_are_shown_and_can_be_edited_until_they_are_read(a
 @pytest.mark.promise("HALT-08")
 async def test_words_that_steer_are_read_by_the_run_at_work(alone: Desk) -> None:
     async with alone.terminal() as it:
-        await switch(it, "are passed on to it")
+        await switch(it, Mode.STEER)
         gate = await _at_work(it, alone)
         await it.say("say:that way")
         await it.until("› say:that way")
@@ -153,7 +155,7 @@ async def test_a_large_paste_while_it_works_arrives_whole_and_in_its_place(alone
 async def test_a_stop_that_comes_too_late_for_its_run_lets_the_next_one_be(served: Desk) -> None:
     """The end of the run is on its way through a gateway that stands still; then the key comes."""
     async with served.terminal() as it:
-        await switch(it, "wait for their turn")
+        await switch(it, Mode.QUEUE)
         gate = await _at_work(it, served)
         await it.say("say:the next one")
         await it.until("⋯ waits: say:the next one")
@@ -172,7 +174,7 @@ async def test_a_key_pressed_as_the_run_ends_does_not_stop_the_one_that_takes_it
     alone: Desk,
 ) -> None:
     async with alone.terminal() as it:
-        await switch(it, "wait for their turn")
+        await switch(it, Mode.QUEUE)
         gate = await _at_work(it, alone)
         reply, second = gated("and on")
         alone.model.then(reply)

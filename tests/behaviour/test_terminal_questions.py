@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from holdfast.cli.run.approval import WANTS
-from holdfast.cli.tui.ui import UNSEEN_S
+from holdfast.cli.tui.ui import READ_FIRST, UNSEEN_S
 from tests.behaviour.desk import ASKS, Desk, approve, desk, idle
 from tests.behaviour.hands import command
 from tests.fakes import model_server as says
@@ -52,7 +52,7 @@ async def _read(it: Screen, question: str) -> None:
 async def _enter(it: Screen, wanted: str) -> None:
     """Enter, a second time if the question had only just appeared and took no answer."""
     await it.key("Enter")
-    if wanted not in await it.until(lambda t: wanted in t or "read it first" in t):
+    if wanted not in await it.until(lambda t: wanted in t or READ_FIRST in t):
         await anyio.sleep(UNSEEN_S)  # sleep: that long it takes none
         await it.key("Enter")
         await it.until(wanted)
@@ -108,10 +108,10 @@ async def test_an_answer_to_one_question_is_never_taken_for_another(served: Desk
         first = await served.gateway.events(run_id, until="question.asked")
         await served.gateway.events(run_id, first.frames[-1].id, until="question.asked")
         os.kill(it.pid, signal.SIGCONT)
-        await it.until(lambda t: "› meant for the first" in t or "read it first" in t)
+        await it.until(lambda t: "› meant for the first" in t or READ_FIRST in t)
         shown = await it.until("meant for the first")
         status = await served.gateway.status(run_id)
-    if "read it first" in shown:
+    if READ_FIRST in shown:
         assert status["question"]["question"] == "Second?"
     results = [m for r in served.model.requests for m in r.body["messages"] if m["role"] == "tool"]
     assert not [m for m in results if "meant" in m["content"]]

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from holdfast.cli import help
+from holdfast.cli.run.run import NO_MESSAGE
 from tests.cli import COMMAND, Place
 
 pytestmark = pytest.mark.anyio
@@ -90,9 +91,7 @@ async def test_output_that_cannot_be_written_is_told_in_one_line(
 async def test_nothing_to_do_is_a_usage_error(place: Place) -> None:
     result = await place.holdfast("run")
     assert result.code == 2
-    assert result.err == (
-        'holdfast: nothing to do: say what, like: holdfast run "list the files here"\n'
-    )
+    assert result.err == (f"holdfast: {NO_MESSAGE}\n")
 
 
 async def test_the_home_of_a_user_is_no_workspace_by_accident(place: Place) -> None:

@@ -9,6 +9,7 @@ from holdfast.commands import parse
 from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.inbox import Mode
 from holdfast.core.run.run import RunPhase
+from holdfast.core.session.compaction import Filling
 from holdfast.core.types import CallId, RequestId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
 from holdfast.gateway import ChatSession, ChatStatus, Health, RunView
@@ -89,6 +90,7 @@ class FakeChat:
         self.stops = 0
         self.spent = Usage()
         self.had: list[ChatSession] = []
+        self.filling = Filling(8_000, 2_000, 500, 0, 1_200, 300, 12, 0, measured=True)
         self.now = ChatStatus(
             session_id=SESSION,
             run=None,
@@ -139,6 +141,13 @@ class FakeChat:
 
     async def usage(self) -> Usage:
         return self.spent
+
+    async def context(self) -> Filling:
+        return self.filling
+
+    async def compact(self, focus: str) -> Filling | None:
+        self._ask("compact", focus)
+        return self.filling if self.filling.hidden else None
 
     async def sessions(self) -> Sequence[ChatSession]:
         return self.had

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.commands import approvals, gateway, messages, phrases, sessions, status
+from holdfast.commands import approvals, context, gateway, messages, phrases, sessions, status
 from holdfast.core.approval.approval import Choice, Role
 from holdfast.core.inbox import Mode
 from holdfast.core.run.run import RunPhase
@@ -254,6 +254,25 @@ async def test_usage_counts_tokens() -> None:
     assert await told(chat, "/usage") == (
         "Tokens in this session: 12,345 (12,000 read, 345 written)."
     )
+
+
+@pytest.mark.promise("CTX-04")
+async def test_context_shows_what_fills_the_window() -> None:
+    chat = FakeChat()
+    shown = await told(chat, "/context")
+    assert "2,000 of 8,000 tokens (25 %)" in shown and "about" not in shown
+    chat.filling = replace(chat.filling, window=0, measured=False)
+    shown = await told(chat, "/context")
+    assert "about 2,000 tokens" in shown and context.NOT_KNOWN in shown
+
+
+@pytest.mark.promise("CTX-04")
+async def test_compact_passes_on_what_to_keep_and_says_what_is_hidden() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/compact") == context.NOTHING_LEFT
+    chat.filling = replace(chat.filling, hidden=40, summary=90)
+    assert context.COMPACTED.format(hidden="40 messages") in await told(chat, "/compact the names")
+    assert chat.asked == [("compact", ""), ("compact", "the names")]
 
 
 async def test_sessions_are_listed_newest_first() -> None:

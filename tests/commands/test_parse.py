@@ -82,11 +82,12 @@ async def test_the_nearest_is_one_that_the_speaker_may_use() -> None:
 
 
 NEEDS = {
-    Role.READ: {"status", "usage", "sessions", "help", "start"},
+    Role.READ: {"status", "usage", "sessions", "help", "start", "context"},
     Role.APPROVE: {"approve", "deny"},
     Role.ADMIN: {"restart", "home"},
     Role.RUN: {
-        *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "undo", "model", "resume")
+        *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "undo", "model", "resume"),
+        "compact",
     },
 }
 

@@ -179,7 +179,7 @@ def parts(
     directory: Path,
     journal: Journal,
     model: Model,
-    tools: Sequence[Tool[Any]] = (),
+    tools: Sequence[Tool[Any]] | Callable[[], Sequence[Tool[Any]]] = (),
     clock: Clock | None = None,
     limits: Limits | None = None,
     on_start: OnStart = OnStart.RESUME,
@@ -187,13 +187,14 @@ def parts(
     hands: RunsCommands | None = None,
     window: int = 0,
     fallbacks: Sequence[Candidate] = (),
+    small: Candidate | None = None,
 ) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
-        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks)),
-        tools=tools,
+        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks), small=small),
+        tools=tools if callable(tools) else lambda: tools,
         clock=clock or ManualClock(),
         limits=limits or Limits(),
         on_start=on_start,

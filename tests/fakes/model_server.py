@@ -1,4 +1,7 @@
-"""A model server on loopback that speaks OpenAI's chat-completions wire, faults included.
+"""A model server on loopback, faults included, that speaks OpenAI's chat-completions wire.
+
+The other wires are modules beside this one, each with a `Wire`: how it reads requests and writes
+answers. What is played, queued and recorded is the same for all.
 
 In a test, `async with serve() as server` gives one whose answers are queued with
 `server.then(…)`; past the queue, and as a process of its own, it answers by what the
@@ -30,7 +33,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import msgspec
@@ -110,6 +113,7 @@ class Ask(msgspec.Struct):
     model: str
     messages: list[Message]
     stream: bool = False
+    max_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class Seen:
 
     body: dict[str, Any]
     headers: Mapping[str, str]
+    path: str = ""  # with its query
 
 
 _encode = msgspec.json.Encoder().encode
@@ -339,11 +344,60 @@ class Pacer:
             self._arm()
 
 
+class Says(Protocol):
+    """Writes a text as an answer."""
+
+    def __call__(
+        self, text: str, tokens: int = 3, *, prompt: int = 7, reasoning: str = ""
+    ) -> Reply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A wire format: its routes, how a request is read, and how answers are written."""
+
+    path: str  # of a request for an answer; may have a field in braces
+    list_path: str
+    read: Callable[[str, bytes], Ask]  # from the path and the body
+    list: Callable[[Sequence[str]], object]
+    say: Says
+    call: Callable[[Sequence[tuple[str, str]]], Reply]  # of tools and their arguments
+    token: Callable[[str], bytes]
+    refuse: Callable[[int, str], Reply]
+    base: str = ""  # the path of the base URL
+    others: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)  # POST → JSON
+
+
+OPENAI = Wire(
+    path="/v1/chat/completions",
+    list_path="/v1/models",
+    read=lambda path, body: _decode(body),
+    list=lambda names: {"object": "list", "data": [{"id": name} for name in names]},
+    say=say,
+    call=lambda wanted: calls(
+        *(
+            call(tool, arguments, call_id=f"call_{time.monotonic_ns():x}_{index}", index=index)
+            for index, (tool, arguments) in enumerate(wanted)
+        )
+    ),
+    token=token,
+    refuse=refuse,
+    base="/v1",
+)
+
+
 class ModelServer:
     """What a test holds of a running server."""
 
-    def __init__(self, otherwise: Callable[[Ask], Reply] = react, *, record: bool = True) -> None:
+    def __init__(
+        self,
+        otherwise: Callable[[Ask], Reply] = react,
+        *,
+        record: bool = True,
+        wire: Wire = OPENAI,
+    ) -> None:
         self.base_url = ""
+        self.wire = wire
         self.requests: list[Seen] = []
         self.models = ["fake-small", "fake-large"]
         self.refuse_models: Reply | None = None  # what GET /models answers instead of the list
@@ -373,8 +427,10 @@ class ModelServer:
     def app(self) -> web.Application:
         """The routes, for whoever runs them."""
         app = web.Application(client_max_size=64 << 20)
-        app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_get("/v1/models", self._list)
+        app.router.add_post(self.wire.path, self._complete)
+        app.router.add_get(self.wire.list_path, self._list)
+        for path in self.wire.others:
+            app.router.add_post(path, self._other)
         return app
 
     def close(self) -> None:
@@ -384,16 +440,21 @@ class ModelServer:
     async def _list(self, request: web.Request) -> web.StreamResponse:
         if self.refuse_models is not None:
             return await self._play(request, self.refuse_models)
-        return web.json_response({"object": "list", "data": [{"id": m} for m in self.models]})
+        return web.json_response(self.wire.list(self.models))
+
+    async def _other(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(self.wire.others[request.path](await request.read()))
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         if self._record:
-            self.requests.append(Seen(msgspec.json.decode(body), dict(request.headers)))
+            self.requests.append(
+                Seen(msgspec.json.decode(body), dict(request.headers), request.path_qs)
+            )
             self.connections.add(request.transport)
             self._asked.set()
             self._asked = anyio.Event()
-        ask = _decode(body)
+        ask = self.wire.read(request.path, body)
         reply = self._queue.popleft() if self._queue else self.otherwise
         self._active += 1
         try:
@@ -453,17 +514,21 @@ def _reset(transport: asyncio.BaseTransport | None) -> None:
 
 @asynccontextmanager
 async def serve(
-    otherwise: Callable[[Ask], Reply] = react, *, port: int = 0, record: bool = True
+    otherwise: Callable[[Ask], Reply] = react,
+    *,
+    port: int = 0,
+    record: bool = True,
+    wire: Wire = OPENAI,
 ) -> AsyncIterator[ModelServer]:
     """A server on loopback for the length of a block."""
-    server = ModelServer(otherwise, record=record)
+    server = ModelServer(otherwise, record=record, wire=wire)
     runner = web.AppRunner(
         server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01
     )
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port, backlog=2048).start()
-        server.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        server.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}{wire.base}"
         yield server
     finally:
         server.close()

@@ -14,22 +14,9 @@ from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.errors import Overflow, Rejected, Transient
 from holdfast.models.model import Answer, Model, Piece, Reasoning, Request, Text, ToolSpec
 from holdfast.models.offline import Offline
-from holdfast.models.openai import OpenAIModel
 from holdfast.models.scripted import Scripted
-from tests.fakes.model_server import (
-    Ask,
-    Reply,
-    Wait,
-    call,
-    calls,
-    react,
-    refuse,
-    say,
-    serve,
-    server_at,
-    stream,
-)
-from tests.fakes.model_server import token as word
+from tests.fakes.model_server import Ask, Reply, Wait, serve, server_at, stream
+from tests.models.wires import REMOTES, Remote
 
 pytestmark = pytest.mark.anyio
 
@@ -55,29 +42,33 @@ class Case:
         return Request(self.model_name, "you are", messages, TOOLS)
 
 
-def _react(ask: Ask) -> Reply:
-    match ask.messages[-1].content:
-        case "think":
-            return say("a longer answer", 5, reasoning="let me see")
-        case "two calls":
-            return calls(call("list_files", "{}"), call("read_file", "{}", index=1))
-        case "hang":
-            return stream(word("one"), Wait())
-        case "busy":
-            return refuse(503, "busy")
-        case "long":
-            return refuse(400, "context length")
-        case "never":
-            return refuse(404, "never")
-        case _:
-            return react(ask)
-
-
 @asynccontextmanager
-async def openai(tmp_path: Path) -> AsyncIterator[Case]:
+async def remote(provider: Remote) -> AsyncIterator[Case]:
+    wire = provider.wire
+
+    def play(ask: Ask) -> Reply:
+        match ask.messages[-1].text:
+            case "think":
+                return wire.say("a longer answer", 5, reasoning="let me see")
+            case "two calls":
+                return wire.call([("list_files", "{}"), ("read_file", '{"path": "a.txt"}')])
+            case "hang":
+                return stream(wire.token("one"), Wait())
+            case "busy":
+                return wire.refuse(503, "busy")
+            case "long":
+                return wire.refuse(400, "the input exceeds the context window")
+            case "never":
+                return wire.refuse(404, "never")
+            case _:
+                return wire.say("done")
+
     fail: dict[type[Exception], str] = {Transient: "busy", Overflow: "long", Rejected: "never"}
-    async with serve(_react) as server, aclosing(OpenAIModel(server_at(server.base_url))) as model:
-        yield Case(model, "fake", "think", "two calls", "hang", fail, server.idle)
+    async with serve(play, wire=wire) as server:
+        async with aclosing(
+            provider.create(server_at(server.base_url, provider=provider.name))
+        ) as model:
+            yield Case(model, "fake", "think", "two calls", "hang", fail, server.idle)
 
 
 @asynccontextmanager
@@ -117,15 +108,25 @@ async def offline(tmp_path: Path) -> AsyncIterator[Case]:
 Opener = Callable[[Path], AbstractAsyncContextManager[Case]]
 
 
-@pytest.fixture(params=[openai, scripted, offline], ids=lambda opener: str(opener.__name__))
+def opener(provider: Remote) -> Opener:
+    return lambda tmp_path: remote(provider)
+
+
+OPENERS: dict[str, Opener] = {
+    **{provider.name: opener(provider) for provider in REMOTES},
+    "scripted": scripted,
+    "offline": offline,
+}
+
+
+@pytest.fixture(params=OPENERS)
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
-    opener: Opener = request.param
-    async with opener(tmp_path) as case:
+    async with OPENERS[request.param](tmp_path) as case:
         yield case
 
 
 ONLINE = pytest.mark.parametrize(
-    "case", [openai, scripted], indirect=True, ids=["openai", "scripted"]
+    "case", [name for name in OPENERS if name != "offline"], indirect=True
 )
 """Providers that wait for a server, and can fail."""
 
@@ -159,7 +160,7 @@ async def test_results_of_calls_are_followed_by_an_answer(case: Case) -> None:
     first = (await listen(case, User(case.call)))[-1]
     assert isinstance(first, Answer)
     results = [ToolResult(proposal.call_id, "a.txt") for proposal in first.calls]
-    asked = Assistant(first.text, first.calls)
+    asked = Assistant(first.text, first.calls, first.opaque)
     last = (await listen(case, User(case.call), asked, *results))[-1]
     assert isinstance(last, Answer)
     assert last.text

@@ -232,10 +232,11 @@ class ChatProcess(Process):
             )
             for channel in channels
         }
+        tools = (self._tool(),)
         return replace(
             super()._parts(limits),
             models=Models(Candidate("listener/it", self.listener)),
-            tools=(self._tool(),),
+            tools=lambda: tools,
             chatting=Chatting(connected, COMMANDS),
         )
 

@@ -271,7 +271,7 @@ class Process:
             journal=self.journal,
             blobs=_NoBlobs(),
             models=Models(Candidate("parrot/it", self.model)),
-            tools=(),
+            tools=tuple,
             clock=self.world.clock,
             limits=limits,
             on_start=OnStart.RESUME,

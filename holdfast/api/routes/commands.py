@@ -2,6 +2,7 @@
 
 from aiohttp import web
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from holdfast.api import intents, requests, responses
 from holdfast.api.auth import json_response
@@ -25,7 +26,7 @@ def add_routes(app: web.Application, terminal: TakesCommands, by: Principal) -> 
     """GET lists the commands; POST …/ID/command executes one, once for each Idempotency-Key."""
 
     async def index(request: web.Request) -> web.Response:
-        known = [CommandObject(c.name, c.arguments, c.help) for c in terminal.commands(by)]
+        known = [CommandObject(**asdict(one)) for one in terminal.commands(by)]
         return json_response(CommandList(tuple(known)))
 
     async def take(request: web.Request) -> web.Response:
@@ -33,17 +34,8 @@ def add_routes(app: web.Application, terminal: TakesCommands, by: Principal) -> 
         body = await requests.read(request, CommandRequest, _LIMIT, _WAIT_S)
         given = intents.command_of(body, session_id, request.headers.get("Idempotency-Key"))
         done = await terminal.take(requests.asking(request, by), given)
-        return json_response(
-            CommandResponse(
-                output=done.output,
-                session_id=done.session_id,
-                busy=done.busy,
-                run_id=done.run_id,
-                undone=done.undone,
-                refused=done.refused,
-                owner=responses.owner_name(done.owner) or UNSET,
-            )
-        )
+        owner = responses.owner_name(done.owner) or UNSET
+        return json_response(CommandResponse(**asdict(done) | {"owner": owner}))
 
     app.router.add_get(COMMANDS, index)
     app.router.add_post(f"{SESSIONS}/{{session_id}}/command", take)

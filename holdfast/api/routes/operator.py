@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from os import getpid
 
 from aiohttp import web
+from msgspec.structs import asdict
 
 from holdfast.api import requests
 from holdfast.api.auth import json_response
@@ -20,7 +21,6 @@ from holdfast.api.schema.operator import (
 from holdfast.core.intents import Principal
 from holdfast.core.life.lifecycle import Reason
 from holdfast.errors import Refused
-from holdfast.gateway import SessionView
 
 GATEWAY = "/v1/gateway"
 SESSIONS = "/v1/operator/sessions"
@@ -67,7 +67,8 @@ def add_session_routes(app: web.Application, keeper: KeepsSessions, by: Principa
     """GET the sessions and their marks; POST …/ID/mark or unmark; POST release."""
 
     async def show(request: web.Request) -> web.Response:
-        return json_response(SessionMarkList(tuple(map(_mark, await keeper.sessions(by)))))
+        marks = [SessionMark(**asdict(view)) for view in await keeper.sessions(by)]
+        return json_response(SessionMarkList(tuple(marks)))
 
     async def mark(request: web.Request) -> web.Response:
         session_id = requests.session_in(request)
@@ -86,16 +87,3 @@ def add_session_routes(app: web.Application, keeper: KeepsSessions, by: Principa
     app.router.add_post(f"{SESSIONS}/{{session_id}}/mark", mark)
     app.router.add_post(f"{SESSIONS}/{{session_id}}/unmark", unmark)
     app.router.add_post(RELEASE, release)
-
-
-def _mark(of: SessionView) -> SessionMark:
-    return SessionMark(
-        session_id=of.session_id,
-        status=of.status,
-        reason=of.reason,
-        unfinished=of.unfinished,
-        held=of.held,
-        mark=of.mark,
-        mark_reason=of.mark_reason,
-        marked_at=of.marked_at,
-    )

@@ -4,10 +4,11 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from holdfast.api.auth import json_response
-from holdfast.api.contracts import KeepsOutbox, OutboxMessage
+from holdfast.api.contracts import KeepsOutbox
 from holdfast.api.schema.operator import DeliveryList, DeliveryObject
 from holdfast.core.intents import Principal
 from holdfast.core.types import DeliveryId
+from holdfast.journal.journal import Outbound
 
 OUTBOX = "/v1/operator/outbox"
 PREVIEW = 120  # characters of a message in a list
@@ -43,7 +44,7 @@ def _named(request: web.Request) -> DeliveryId:
     return DeliveryId(request.match_info["delivery_id"])
 
 
-def _delivery(message: OutboxMessage) -> DeliveryObject:
+def _delivery(message: Outbound) -> DeliveryObject:
     queued, now = message.queued, message.now
     return DeliveryObject(
         delivery_id=now.id,

@@ -166,7 +166,7 @@ class ChannelList(msgspec.Struct, frozen=True):
 
 
 class RestoredObject(msgspec.Struct, frozen=True):
-    """When the journal was restored from a backup, and what that ended."""
+    """A restore of the journal from a backup: its time, and what it ended."""
 
     at: float
     runs: int

@@ -100,6 +100,8 @@ class UsageObject(msgspec.Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int = 0
+    cached_tokens: int | msgspec.UnsetType = msgspec.UNSET  # of the input
+    cost_usd: float | msgspec.UnsetType = msgspec.UNSET  # absent: not known
 
 
 class QuestionObject(msgspec.Struct, frozen=True):

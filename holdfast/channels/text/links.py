@@ -1,13 +1,13 @@
-"""The addresses in a text: which hosts it names, and how to write one that nothing opens. Pure.
+"""Addresses in a text: find the hosts that it names, and defang an address. Pure.
 
-An address whose host the user never named could carry away what the agent knows as soon
-as somebody, or a preview, opens it. It is written so that nothing opens it (`defang`).
-An address is what clients make one of: a scheme, a host with a path, a bare name with an ending
-that may be a top-level domain. This is a net; that previews are off is the sender's work.
+An address of a host that the user never named could carry away what the agent knows as soon as a
+person or a preview opens it. So it is written in a form that nothing opens (`defang`). An address
+is what clients turn into a link: a scheme, a host with a path, a bare name with an ending that may
+be a top-level domain. This is a second line of defence; the sender switches previews off.
 
-All of it takes time in proportion to the text: every repetition is possessive, and no match begins
-inside of what another attempt has looked at. Of a very long text only the beginning is looked at
-for the hosts it names; what comes later is not named, and so disarmed.
+Everything takes time in proportion to the text: every repetition is possessive, and no match begins
+inside text that another attempt has read. Of a very long text, only the beginning is searched for
+named hosts; later ones do not count as named, so their addresses are defanged.
 """
 
 import re
@@ -42,13 +42,13 @@ _SCHEME = re.compile(r":[/\\]{2,}")
 
 
 def defang(text: str, named_hosts: Collection[str]) -> str:
-    """`text` with every address of another host written as `https[:]//host[.]example/path`."""
+    """Write every address of another host as `https[:]//host[.]example/path`."""
     named = frozenset(map(normal, named_hosts))
     return ADDRESS.sub(lambda m: m[0] if harmless(m[0], named) else bracketed(m[0]), text)
 
 
 def hosts(text: str) -> frozenset[str]:
-    """Every host that `text` names: what a user wrote, for `named_hosts`."""
+    """Return every host that `text` names; from the user's text it is `named_hosts`."""
     text = text[:LOOKED_AT]
     bare = (normal(m[0]) for m in _NAME.finditer(text))
     full = (host for m in ADDRESS.finditer(text) for host in _hosts_of(m[0]))
@@ -56,7 +56,7 @@ def hosts(text: str) -> frozenset[str]:
 
 
 def _hosts_of(address: str) -> list[str]:
-    """Each host an address names: also that of an address inside its path or query."""
+    """Return each host that an address names, also in its path or query."""
     rests = _SCHEME.split(address)
     return [normal(_host(rest)) for rest in (rests[1:] or rests)]
 
@@ -71,7 +71,7 @@ def normal(host: str) -> str:
 
 
 def harmless(address: str, named: Collection[str]) -> bool:
-    """Whether it leads nowhere but to `named` and is not glued to another word with a dot."""
+    """Tell whether it leads only to `named` hosts and is not joined to another word by a dot."""
     if _is_file(address):
         return True
     scheme, *rests = _SCHEME.split(address)
@@ -80,7 +80,7 @@ def harmless(address: str, named: Collection[str]) -> bool:
 
 
 def _is_file(address: str) -> bool:
-    """Whether a bare name is read as a file's: `notes.txt`, `README.md`, not `x.evil.md`."""
+    """Tell whether a bare name is that of a file: `notes.txt`, `README.md`, not `x.evil.md`."""
     stem, _, ending = address.casefold().rpartition(".")
     if not stem or not _BARE.fullmatch(address):
         return False

@@ -44,14 +44,14 @@ _PIECE = 4096  # characters are parsed at once: the parser joins the texts of a 
 _WHOLE_LINES = 1 << 62  # the text is complete: lines are never parsed by their beginning
 
 
-class Part(Value):
+class RenderedText(Value):
     """One message: as HTML, and the same without markup for when the HTML is refused."""
 
     html: str
     text: str  # never shorter than what the HTML shows
 
 
-def telegram(markdown: str, *, named_hosts: Collection[str]) -> Part | None:
+def telegram(markdown: str, *, named_hosts: Collection[str]) -> RenderedText | None:
     """Render `markdown` for Telegram's HTML mode, however long; None if nothing is visible.
 
     It is longest where no host is named.
@@ -61,7 +61,7 @@ def telegram(markdown: str, *, named_hosts: Collection[str]) -> Part | None:
         return None
     part = _part(cells[_blank_before(cells) :])
     if len(part.html) > _LONGEST_MARKUP:
-        return Part(html.escape(part.text, quote=False), part.text)
+        return RenderedText(html.escape(part.text, quote=False), part.text)
     return part
 
 
@@ -303,7 +303,7 @@ def _visible(text: str) -> bool:
     return any(not ch.isspace() and unicodedata.category(ch) not in ("Cf", "Cc") for ch in text)
 
 
-def _part(cells: Sequence[Cell]) -> Part:
+def _part(cells: Sequence[Cell]) -> RenderedText:
     last = len(cells)
     while last and cells[last - 1].shown.isspace():
         last -= 1
@@ -319,7 +319,7 @@ def _part(cells: Sequence[Cell]) -> Part:
         out.append(html.escape("".join(cell.shown for cell in group), quote=False))
         open_tags = tags
     out += (close for _, close in reversed(open_tags))
-    return Part("".join(out), "".join(cell.plain for cell in cells[:last]))
+    return RenderedText("".join(out), "".join(cell.plain for cell in cells[:last]))
 
 
 def _tags(look: CharStyle) -> list[tuple[str, str]]:

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -31,7 +30,7 @@ from holdfast.app.embedded import LINGER_S
 from holdfast.cli.client.embedded import EmbeddedEngine
 from holdfast.cli.client.frames import AskedQuestion, Frame
 from holdfast.cli.client.refusals import Passing, refusal
-from holdfast.cli.client.sessions import OWNER, SessionsClient, session_path
+from holdfast.cli.client.sessions import OWNER, SessionsClient, path_part, session_path
 from holdfast.cli.exits import Code, Exit
 from holdfast.config.settings import Config
 from holdfast.core.inbox import Mode
@@ -51,8 +50,8 @@ _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 T = TypeVar("T")
 
 
-class Wait(Protocol):
-    """Waits for the next owner; `moved`: events have come since the last time."""
+class WaitForOwner(Protocol):
+    """Waits for the next owner; `moved`: events have arrived since the last time."""
 
     async def __call__(self, *, moved: bool) -> None: ...
 
@@ -112,7 +111,7 @@ class Client(SessionsClient):
 
     async def runs(self, session_id: str = "", limit: int = 20) -> tuple[RunObject, ...]:
         """The latest runs, newest first; of one session if given."""
-        whose = f"&session_id={quote(session_id, safe='')}" if session_id else ""
+        whose = f"&session_id={path_part(session_id)}" if session_id else ""
         return (await self._ask("GET", f"/v1/runs?limit={limit}{whose}", run.RunList)).data
 
     async def stop(self, run_id: str) -> Sequence[str]:
@@ -137,11 +136,11 @@ class Client(SessionsClient):
             found += page.data
             if not isinstance(page.next, str):
                 return found
-            after = f"?after={quote(page.next, safe='')}"
+            after = f"?after={path_part(page.next)}"
 
     async def answer(self, asked: ApprovalObject, choice: str) -> approval.ApprovalResponse:
         """Answer a request. Raises `TooLateExit` if it waits no more."""
-        path = f"/v1/approvals/{quote(asked.request_id, safe='')}"
+        path = f"/v1/approvals/{path_part(asked.request_id)}"
         body = approval.ApprovalRequest(choice)
         return await self._ask(
             "POST", path, approval.ApprovalResponse, body, resume=(asked.run_id,)
@@ -158,9 +157,8 @@ class Client(SessionsClient):
 
     async def revoke(self, rule: RuleObject) -> None:
         """Revoke a permission. Raises `NotFound` if it was revoked before."""
-        await self._ask(
-            "POST", f"/v1/rules/{quote(rule.name, safe='')}/revoke", approval.RevokeResponse
-        )
+        path = f"/v1/rules/{path_part(rule.name)}/revoke"
+        await self._ask("POST", path, approval.RevokeResponse)
 
     async def sessions(self) -> tuple[SessionMark, ...]:
         """The sessions of the latest runs and their marks, newest first."""
@@ -168,7 +166,7 @@ class Client(SessionsClient):
 
     async def mark(self, session_id: str, verb: str) -> None:
         """Set (`mark`) or clear (`unmark`) a session's mark. Raises `NotFound`."""
-        path = f"/v1/operator/sessions/{quote(session_id, safe='')}/{verb}"
+        path = f"/v1/operator/sessions/{path_part(session_id)}/{verb}"
         await self._ask("POST", path, operator.MarkResponse)
 
     async def release(self) -> int:
@@ -182,7 +180,7 @@ class Client(SessionsClient):
 
     async def message(self, delivery_id: str, verb: str = "") -> DeliveryObject:
         """One of them, after `resend` or `drop` if given. Raises `NotFound`."""
-        path = f"/v1/operator/outbox/{quote(delivery_id, safe='')}"
+        path = f"/v1/operator/outbox/{path_part(delivery_id)}"
         method, path = ("POST", f"{path}/{verb}") if verb else ("GET", path)
         return await self._ask(method, path, DeliveryObject)
 
@@ -195,7 +193,7 @@ class Client(SessionsClient):
         key: str = "",
     ) -> CommandResponse:
         """Execute a slash command in a session, once for each key."""
-        path = f"/v1/operator/sessions/{quote(session_id, safe='')}/command"
+        path = f"/v1/operator/sessions/{path_part(session_id)}/command"
         given = operator.CommandRequest(text, mode, workspace or None)
         return await self._ask("POST", path, CommandResponse, given, _named(key))
 
@@ -275,7 +273,7 @@ class Client(SessionsClient):
         self,
         path: str,
         after: int,
-        wait: Wait,
+        wait: WaitForOwner,
         passing: tuple[type[Exception], ...] = _LOST,
         until: Collection[str] = (),
     ) -> AsyncGenerator[Frame, None]:
@@ -381,4 +379,4 @@ def _named(key: str) -> dict[str, str]:
 
 
 def _path(run_id: str) -> str:
-    return f"/v1/runs/{quote(run_id, safe='')}"
+    return f"/v1/runs/{path_part(run_id)}"

@@ -79,13 +79,12 @@ class SessionsClient(Value):
 
     async def transcript(self: Asks, session_id: str) -> tuple[MessageObject, ...]:
         """The whole transcript."""
-        return (
-            await self._ask("GET", f"{session_path(session_id)}/messages", sessions.MessageList)
-        ).data
+        path = f"{session_path(session_id)}/messages"
+        return (await self._ask("GET", path, sessions.MessageList)).data
 
     async def search(self: Asks, terms: str, limit: int = 20) -> SearchResponse:
         """The sessions with a message that has all the terms, or words that begin with them."""
-        path = f"/v1/operator/search?q={quote(terms, safe='')}&limit={limit}"
+        path = f"/v1/operator/search?q={path_part(terms)}&limit={limit}"
         return await self._ask("GET", path, SearchResponse)
 
     async def import_session(
@@ -96,10 +95,15 @@ class SessionsClient(Value):
 
 
 def _after(last: SessionObject) -> str:
-    whose = f"&after_owner={quote(last.owner, safe='')}" if last.owner else ""
-    return f"&after={quote(last.session_id, safe='')}{whose}"
+    whose = f"&after_owner={path_part(last.owner)}" if last.owner else ""
+    return f"&after={path_part(last.session_id)}{whose}"
+
+
+def path_part(text: str) -> str:
+    """Escape a text for one part of a path, or for a value in a query."""
+    return quote(text, safe="")
 
 
 def session_path(session_id: str) -> str:
     """Return the path of a session."""
-    return f"/api/sessions/{quote(session_id, safe='')}"
+    return f"/api/sessions/{path_part(session_id)}"

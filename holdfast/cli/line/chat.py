@@ -1,16 +1,15 @@
 """A conversation, line by line: for terminals that cannot move their cursor, and for programs.
 
-Each line is a run in the same session. Ctrl-C during a run stops that run and comes
-back to the prompt; at the prompt it drops the line that is being typed, and leaves if
-there is none, as do Ctrl-D, /quit and /exit. Where background processes would end with us, it
-says so and leaves the second time only. A line typed while a run works waits in
-the terminal and is the next one, unless the run asks for an approval before that: what was
-typed until then is dropped, so that it cannot answer what it was not meant for. What a line
-brings may fail; the conversation goes on.
+Each line starts a run in the same session. Ctrl-C during a run stops it and returns to the prompt.
+At the prompt it drops the typed line, or leaves if there is none, as do Ctrl-D, /quit and /exit. If
+background processes would end with this process, it warns and leaves only the second time. A line
+typed during a run waits in the terminal and is the next one, unless the run asks for an approval
+first: then typed text is dropped, so that it does not answer the question. If a line fails, the
+conversation continues.
 
-What comes late (LATE-06) is shown above a fresh prompt: the end of a background process, the
-run that follows from it, whatever else happens in the session. When a session is opened again,
-what has come since the user last spoke there is shown first.
+Late events (LATE-06) are shown above a new prompt: the end of a background process, the run that it
+starts, other events of the session. When a session is opened again, the events since the user's
+last message are shown first.
 """
 
 import argparse
@@ -39,23 +38,25 @@ from holdfast.config.settings import Config
 
 HELP = """\
 Every line goes to the agent, in one conversation.
-  /help           this
-  /quit, /exit    leave; so does Ctrl-D
-  Ctrl-C          stops a run; drops a line that is being typed; leaves at an empty prompt,
-                  at once or, where background processes would end with us, the second time
-What is typed while a run works is the next line. If the run asks for an approval, what was
-typed before the question appeared is dropped; a choice is made by its name or letter and Enter,
-never by Enter alone. Other terminals can answer too: holdfast approvals
-If it asks you something, your next line is the answer.
-What comes late, like the end of a background process and the run that it begins, is shown as it
-comes, above the prompt. What was typed until then is kept; only Ctrl-C takes it back."""
+  /help           show this text
+  /quit, /exit    leave, like Ctrl-D
+  Ctrl-C          stop the run, or drop the typed line; at an empty prompt: leave (press it
+                  twice if background processes would end)
+A line that you type during a run is sent after it. If the run asks for an approval, text typed
+before the question is dropped; answer with the name or the letter of a choice and Enter, never with
+Enter alone. Other terminals can answer too: holdfast approvals
+If the run asks a question, your next line is the answer.
+Late events, such as the end of a background process and the run that it starts, appear above the
+prompt. The text that you are typing is kept; only Ctrl-C drops it."""
 
-AGAIN_S = 2.0  # for the second Ctrl-C, where something would be lost
+SINCE = "… since your last message here:"
+TO_CONTINUE = "to continue: holdfast --session "
+AGAIN_S = 2.0  # for the second Ctrl-C, if processes would end
 _LEAVE = frozenset({"/quit", "/exit"})
 
 
 def main(args: argparse.Namespace) -> int:
-    """Talk."""
+    """Run the conversation and return the exit code."""
     config = operator.load({"model": args.model})
     screen: Screen = JsonScreen() if args.json else Plain()
     return anyio.run(_talk, config, run_options.read(args, config), screen)
@@ -65,7 +66,7 @@ async def _talk(config: Config, given: RunOptions, screen: Screen) -> int:
     async with connect(config, screen.note) as client, anyio.create_task_group() as tasks:
         options = await run.settled(client, given)
         await run.check_model(client, options)
-        model = await run.served_model(client) or config.model
+        model = await run.model_in_use(client, config)
         where = options.workspace
         screen.note(f"Holdfast {__version__} · {model} · {where} · /help, /quit or Ctrl-D leaves")
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
@@ -82,7 +83,7 @@ async def _talk(config: Config, given: RunOptions, screen: Screen) -> int:
 
 
 class LineConversation:
-    """One conversation: what is said, what is answered, and what comes late."""
+    """One conversation: messages, answers and late events."""
 
     def __init__(
         self,
@@ -101,22 +102,22 @@ class LineConversation:
         self._keyboard = LineKeyboard()
         self._news: News | None = None
         self._last: RunObject | None = None  # of the runs that were asked for here
-        self._warned_at: float | None = None  # of what would end with us
+        self._warned_at: float | None = None  # of processes that would end
 
     async def reopen(self) -> None:
-        """Show what came in the session since the user last spoke there."""
+        """Show the events of the session since the user's last message."""
         if not self._session:
             return
         self._news = await news.reopen(self._client, self._session, self._tasks)
         frame = self._news.take() if self._news else None
         if frame is not None:
-            self._screen.note("… since you last spoke here:")
+            self._screen.note(SINCE)
         while frame is not None and self._news is not None:
             await self._tell(self._news, frame)
             frame = self._news.take()
 
     async def say(self, line: str) -> None:
-        """One line's run. It may fail; the conversation goes on."""
+        """Do the run of one line. If it fails, the conversation continues."""
         client, screen, signals = self._client, self._screen, self._signals
         with self._telling():
             sending = partial(run.submit, client, self._options, line, screen)
@@ -137,7 +138,7 @@ class LineConversation:
             self._news.known(run_id)
 
     async def _tell_earlier(self, late: News, run_id: str) -> None:
-        """Show what has to end before the run can begin: it may have something to ask."""
+        """Show the runs that must end before this one can start: they may ask questions."""
         late.known(run_id)
         while (frame := late.take()) is not None:
             await self._tell(late, frame)
@@ -148,7 +149,7 @@ class LineConversation:
                 await self._show(late, found)
 
     async def next_line(self) -> str:
-        """What the user says next; /quit where that is said without words."""
+        """Return the user's next line; /quit at the end of the input or after Ctrl-C."""
         while True:
             came = await run.unless_interrupted(self._signals, self._line_or_news)
             if isinstance(came, Frame) and self._news is not None:
@@ -163,18 +164,18 @@ class LineConversation:
                     return "/quit"
 
     async def leave(self) -> None:
-        """Say what becomes of what goes on, and how to come back."""
+        """Say which processes end, and how to come back."""
         if not self._is_warned:
             await self._tell_running()
         if self._session:
-            self._screen.note(f"to go on: holdfast --session {self._session}")
+            self._screen.note(f"{TO_CONTINUE}{self._session}")
 
     async def _warn(self) -> bool:
-        """Before an interrupt ends us, say what would end with us; whether that is to be heard."""
+        """Before Ctrl-C leaves, list the processes that would end; True if there are any."""
         if self._is_warned or not await self._tell_running():
             return False
         self._warned_at = anyio.current_time()
-        self._screen.note(f"  Ctrl-C again within {AGAIN_S:g} s leaves all the same")
+        self._screen.note(f"  Ctrl-C again within {AGAIN_S:g} s leaves anyway")
         return True
 
     @property
@@ -193,7 +194,7 @@ class LineConversation:
         return self._options.session_id
 
     async def _line_or_news(self) -> str | Frame:
-        """Whatever comes first. What is typed meanwhile stays with the keyboard."""
+        """Return a line or an event, whichever comes first. Typed text is kept."""
         async with anyio.create_task_group() as either:
 
             async def hear(late: News) -> None:
@@ -209,7 +210,7 @@ class LineConversation:
         return frame or ""
 
     async def _tell(self, late: News, frame: Frame) -> None:
-        """Show a piece of news."""
+        """Show an event."""
         if not frame.event.run_id:
             self._screen.show(frame)
             return
@@ -217,7 +218,7 @@ class LineConversation:
             await self._show(late, await self._client.status(frame.event.run_id))
 
     async def _show(self, late: News, found: RunObject) -> None:
-        """Show a run that was not asked for here, to its end; what it asks is put here too."""
+        """Show a run that was started elsewhere to its end, and ask its questions here."""
         late.known(found.run_id)
         if not late.is_late(found):
             self._screen.note(f"● another run of this session, {found.run_id}:")
@@ -226,7 +227,7 @@ class LineConversation:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Whatever fails in the block is told, and the conversation goes on."""
+        """Show a failure of the block; the conversation continues."""
         try:
             yield
         except* Exit as group:

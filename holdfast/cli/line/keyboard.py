@@ -1,9 +1,8 @@
 """The prompt, and the line that is being typed to it.
 
-Until its end is typed, a line is the terminal's alone, with its echo and its editing. What is
-shown meanwhile takes the prompt back and writes it anew below. A terminal does not show
-again what it holds, so what was typed so far is taken from it then, and shown by us: none of
-it is lost, and none of it is hidden.
+The terminal echoes and edits a line until Enter. To show something meanwhile, the prompt is erased
+and written again below. The terminal does not repeat the typed text, so it is read from the
+terminal then and printed by us: nothing typed is lost or hidden.
 """
 
 import fcntl
@@ -24,20 +23,20 @@ _LOCAL_FLAGS = 3  # where termios keeps them
 
 
 class LineKeyboard:
-    """Whoever types at the terminal, line by line."""
+    """The keyboard of a terminal, line by line."""
 
     def __init__(self) -> None:
-        self._kept = b""  # of the line, taken from the terminal
+        self._kept = b""  # the part of the line that was read from the terminal
         self._clever = sys.stdout.isatty() and is_clever()
 
     async def line(self) -> str:
-        """Ask for a line: it and its end, or nothing at the end of the input.
+        """Return a line with its end, or nothing at the end of the input.
 
-        By readiness, not in a thread: a thread in read() could be neither cancelled nor left.
+        It waits for readiness, not in a thread: a thread in read() cannot be cancelled.
         """
         self._take()
         print(PROMPT + self._kept.decode("utf-8", "replace"), end="", flush=True)
-        with _flags(on=termios.NOFLSH):  # else an interrupt drops the line before we can look
+        with _flags(on=termios.NOFLSH):  # else an interrupt drops the typed text
             while b"\n" not in self._kept:
                 await anyio.wait_readable(sys.stdin)
                 typed = _read()
@@ -48,23 +47,23 @@ class LineKeyboard:
         return (line + end).decode("utf-8", "replace")
 
     def withdraw(self) -> None:
-        """Take the prompt back, and keep what was typed to it."""
+        """Erase the prompt, and keep the typed text."""
         self._take()
         print(ERASE if self._clever else "\n", end="", flush=True)
 
     def give_back(self, line: str) -> None:
-        """A line that was typed to something else, too late for it: it is the next one here."""
+        """Take a line that came too late for a question: it is the next one here."""
         self._kept += line.encode() + b"\n"
 
     def drop(self) -> bool:
-        """Drop the line that is being typed; whether there was one."""
+        """Drop the typed text; True if there was any."""
         self._take()
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         kept, self._kept = self._kept, b""
         return bool(kept)
 
     def _take(self) -> None:
-        """Take from the terminal what is typed of a line. A whole one stays: it will be read."""
+        """Read the unfinished line from the terminal. A complete one stays there."""
         if select.select([sys.stdin], [], [], 0)[0]:
             return
         with suppress(termios.error, OSError), _flags(off=termios.ICANON):
@@ -82,7 +81,7 @@ def _read() -> bytes:
 
 @contextmanager
 def _flags(*, on: int = 0, off: int = 0) -> Iterator[None]:
-    """The terminal's local flags, changed for as long as the block lasts."""
+    """Change the terminal's local flags during the block."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     changed = before.copy()

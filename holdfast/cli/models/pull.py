@@ -35,7 +35,9 @@ def fetch(home: Path, files: ModelFiles = BUILTIN) -> None:
         raise Exit(Code.FAILED, f"{refusal}. To go on: {AGAIN}") from None
     except KeyboardInterrupt:
         shown.end()
-        raise Exit(Code.INTERRUPTED, f"stopped; what was fetched is kept. To go on: {AGAIN}") from None
+        raise Exit(
+            Code.INTERRUPTED, f"stopped; what was fetched is kept. To go on: {AGAIN}"
+        ) from None
     shown.end()
     note(f"The built-in model is ready: {folder.model}")
 
@@ -79,11 +81,10 @@ class _Shown:
             tell(ERASE)
 
     def _line(self, now: PullProgress) -> str:
-        match now.step:
-            case "wait":
-                return "  another process is fetching it; waiting for that one"
-            case "join":
-                return f"  joining and checking the parts: {_percent(now)}"
+        if now.step == "wait":
+            return "  another process is fetching it; waiting for that one"
+        if now.step == "join":
+            return f"  joining and checking the parts: {_percent(now)}"
         size = f"{_gb(now.done)} of {_gb(now.total)}"
         (since, was), (at, done) = self._past[0], self._past[-1]
         rate = (done - was) / (at - since) if at > since else 0.0

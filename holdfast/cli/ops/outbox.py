@@ -13,13 +13,13 @@ from holdfast.cli.client import connected
 from holdfast.cli.client.client import Client
 from holdfast.cli.client.refusals import NotFound
 from holdfast.cli.exits import Code, Exit
+from holdfast.cli.run.approval import span
 from holdfast.core.text.escape import reveal
 
 NOTHING_WAITS = "Nothing waits to be sent."
 RESENT = "{delivery_id} will be sent again"
 _LIST = "list them: holdfast outbox --all"
 _ROOM = 76  # columns for the beginning of a message
-_UNITS = ((90.0, 1.0, "s"), (90 * 60.0, 60.0, "min"), (2 * 86_400.0, 3600.0, "h"))
 
 
 def main(args: argparse.Namespace) -> int:
@@ -95,8 +95,4 @@ def _tries(one: DeliveryObject) -> str:
 
 
 def _age(one: DeliveryObject) -> str:
-    age = max(0.0, time.time() - one.queued_at)  # noqa: TID251  for the eye only
-    for limit, unit, name in _UNITS:
-        if age < limit:
-            return f"{round(age / unit)} {name}"
-    return f"{round(age / 86_400.0)} d"
+    return span(max(0.0, time.time() - one.queued_at))  # noqa: TID251  for the eye only

@@ -14,7 +14,8 @@ from holdfast.core.approval.approval import UNSANDBOXED
 from holdfast.core.text.escape import reveal, reveal_lines
 from holdfast.core.text.width import clip
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+_DAY = 86_400.0
+_UNITS = ((90, 1.0, "s"), (90 * 60, 60.0, "min"), (2 * _DAY, 3600.0, "h"))
 _NAME = 9  # characters: a line of 80 must hold the longest choice of choices, too
 _SUBJECT = 28
 
@@ -48,12 +49,15 @@ def expires(asked: ApprovalObject) -> str:
 
 def in_words(left: float) -> str:
     """Say when `left` seconds run out."""
-    if left <= 0:
-        return "has expired"
-    for limit, unit, name in ((90, 1.0, "s"), (90 * _MINUTE, _MINUTE, "min"), (_DAY, _HOUR, "h")):
-        if left < limit:
-            return f"expires in {max(round(left / unit), 1)} {name}"
-    return f"expires in {round(left / _DAY)} d"
+    return f"expires in {span(max(left, 1))}" if left > 0 else "has expired"
+
+
+def span(seconds: float) -> str:
+    """Round a span of time to one unit."""
+    for limit, unit, name in _UNITS:
+        if seconds < limit:
+            return f"{round(seconds / unit)} {name}"
+    return f"{round(seconds / _DAY)} d"
 
 
 def line(asked: AskedQuestion) -> str:

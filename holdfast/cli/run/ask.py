@@ -20,7 +20,6 @@ import anyio
 import anyio.lowlevel
 
 from holdfast.api.schema.approvals import ApprovalObject
-from holdfast.api.schema.events import Event
 from holdfast.cli.client.client import Client
 from holdfast.cli.client.frames import AskedQuestion
 from holdfast.cli.client.refusals import TooLateExit
@@ -47,7 +46,7 @@ class LineQuestions:
 
     def __init__(self, client: Client, screen: Plain, keep: Keep | None = None) -> None:
         self._questions = OpenQuestions(client, self._add, self._close)
-        self._open = self._questions.open
+        self._open, self.hear = self._questions.open, self._questions.hear
         self._client = client
         self._ours: set[str] = set()  # answered here
         self._screen = screen
@@ -58,10 +57,6 @@ class LineQuestions:
         self._sending = ""  # whose answer is on its way
         self._meanwhile = ""  # how that one was closed before we heard back
         self._left = False
-
-    def hear(self, event: Event) -> bool:
-        """Update the questions; return True if the event needs no line of its own."""
-        return self._questions.hear(event)
 
     def _add(self, asked: Asked) -> bool:
         if self._left:

@@ -1,17 +1,16 @@
-"""What goes with the words of somebody at a terminal: pictures, and text too large for its line.
+"""Attachments of a message at a terminal: pictures, and text too long for the input line.
 
-A terminal hands over a dropped file as its path, in one of the ways a shell would read it, or as
-a file:// URL. So text that is nothing but paths of pictures means the pictures; in the middle of
-other words it means its words, and a picture is named there with an @ before its path. What is
-attached stands in the line as a label, and goes when somebody deletes the label.
+A terminal passes a dropped file as its path, quoted as for a shell, or as a file:// URL. So text
+that consists only of paths of pictures attaches them. Within other text, a picture is attached by
+an @ before its path. An attachment is a label in the input line, and is removed with the label.
 
-Whatever is wrong is said before anything is sent; what may be sent is core/images.py's to say.
+A problem is reported before anything is sent; core/images.py decides which pictures are accepted.
 """
 
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,20 +22,20 @@ from holdfast.core.types import Value
 from holdfast.errors import Refused
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
-_LONGEST = 16 * 1024  # characters that may be a drop: a few paths
+_LONGEST = 16 * 1024  # characters of dropped paths
 _MENTION = re.compile(r"""(?<!\S)@(?:"([^"\n]+)"|'([^'\n]+)'|((?:\\.|[^\s\\])+))""")
-_ROOM = 64 * 1024  # bytes of a request beside its words and pictures
+_ROOM = 64 * 1024  # bytes of a request besides its text and pictures
 
 
 class BadAttachment(Exit):
-    """What was to be attached cannot be; the line says why."""
+    """A file cannot be attached; the line says why."""
 
     def __init__(self, line: str) -> None:
         super().__init__(Code.USAGE, line)
 
 
 class Attachment(Value):
-    """A picture, and the name its user knows it by."""
+    """A picture and its file name."""
 
     number: int
     name: str
@@ -44,29 +43,29 @@ class Attachment(Value):
 
     @property
     def label(self) -> str:
-        """What stands for it in the line."""
+        """The label in the input line."""
         name = "".join(c if c.isprintable() and c not in "[]" else "_" for c in self.name)
         return f"[image {self.number} · {name}]"
 
 
 class Pasted(Value):
-    """Text that came in one piece."""
+    """A pasted text."""
 
     number: int
     text: str
 
     @property
     def label(self) -> str:
-        """What stands for it in the line."""
+        """The label in the input line."""
         lines = self.text.strip("\n").count("\n") + 1
         size = f"{lines} lines" if lines > 1 else f"{len(self.text)} characters"
         return f"[pasted text {self.number} · {size}]"
 
 
 def read(path: Path, number: int = 1) -> Attachment:
-    """The picture at `path`. Raises `Unreadable`."""
+    """Read the picture at `path`. Raises `BadAttachment`."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open it might never end
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe might block
             raise BadAttachment(f"{path} is not a file")
         with path.open("rb") as file:
             data = file.read(PICTURE_BYTES + 1)
@@ -79,30 +78,30 @@ def read(path: Path, number: int = 1) -> Attachment:
 
 
 def dropped(text: str) -> list[Path]:
-    """The pictures that a terminal means by `text`, if that is nothing but their paths."""
+    """Return the pictures in a dropped `text`, if it consists only of their paths."""
     text = text.strip()
     if not text or len(text) > _LONGEST:
         return []
     for names in ([text], _shell_words(text), text.split()):
         paths = [_path(name) for name in names]
         if names and all(p.is_absolute() and _is_picture(p) for p in paths):
-            return _once(paths)
+            return list(dict.fromkeys(paths))
     return []
 
 
 def mentioned(text: str, cwd: Path) -> list[Path]:
-    """The pictures that `text` names with an @: @shot.png, @"my shot.png", @my\\ shot.png."""
+    """Return the pictures that `text` names: @shot.png, @"my shot.png", @my\\ shot.png."""
     found: list[Path] = []
     for quoted, single, bare in _MENTION.findall(text):
         name = quoted or single or re.sub(r"\\(.)", r"\1", bare)
         candidates = (name, name.rstrip(".,;:!?)"))
         paths = (cwd / _path(candidate) for candidate in candidates)
         found += [p for p in paths if _is_picture(p)][:1]
-    return _once(found)
+    return list(dict.fromkeys(found))
 
 
 def check(attached: Sequence[Attachment], words: str, limit: int) -> None:
-    """Raise `Unreadable` if they are too many or too large for one request of `limit` bytes."""
+    """Raise `BadAttachment` if they are too many or too large for a request of `limit` bytes."""
     try:
         images.check_count(len(attached))
     except Refused as refused:
@@ -118,32 +117,24 @@ def check(attached: Sequence[Attachment], words: str, limit: int) -> None:
 def _shell_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quote without its other one
+    except ValueError:  # an unclosed quote
         return []
 
 
 def _path(name: str) -> Path:
-    """The path that `name` means, as a shell or a desktop writes it."""
+    """Return the path in `name`, as a shell or a desktop writes it."""
     if name.startswith("file://"):
         url = urlsplit(name)
         local = url.netloc in ("", "localhost")
         return Path(unquote(url.path)) if local else Path(name)
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # ~name without such a user
         return Path(name)
 
 
 def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and _is_file(path)
-
-
-def _is_file(path: Path) -> bool:
     try:
-        return path.is_file()
+        return path.suffix.lower() in _SUFFIXES and path.is_file()
     except (OSError, ValueError):  # a name that no file can have
         return False
-
-
-def _once(paths: Iterable[Path]) -> list[Path]:
-    return list(dict.fromkeys(paths))

@@ -1,10 +1,9 @@
-"""What commands say while they work, so that it can pass for nothing else on the screen.
+"""The live output of commands, marked so that it cannot be mistaken for anything else.
 
-Every row of it bears a mark in the margin, also those that the width of the terminal makes of
-a long line. A question never bears it. Of much that comes at once the first and the last rows
-are shown: the result has the rest.
+Every row has a mark in the margin, also the rows of a folded line. A question never has it. Of much
+output at once, the first and the last rows are shown; the result has the rest.
 
-While a question waits for its answer, what the run says waits too, and comes after it.
+While a question waits for its answer, the output of the run is held, and shown after it.
 """
 
 import os
@@ -23,7 +22,7 @@ KEPT = 64 * 1024  # characters of output that wait for the end of a question
 
 
 class Margin:
-    """The place where calls write, one of them at a time."""
+    """The margin, with the output of one call at a time."""
 
     def __init__(self) -> None:
         self._output = OutputCleaner()
@@ -31,28 +30,28 @@ class Margin:
         self.speaker = ""  # the call whose output has not ended its line
 
     def hear(self, event: Event) -> str:
-        """What of it can be written now."""
+        """Return the part of the output that can be written now."""
         return self._output.text(event.call_id, event.delta)
 
     def write(self, call_id: str, said: str) -> str:
-        """How it is written, where no other call's line is open."""
+        """Return the output with marks; no line of another call may be open."""
         goes_on, ended = bool(self.speaker), said.endswith("\n")
         rows, column = fold(said.removesuffix("\n"), _width(), self._column)
         self.speaker, self._column = ("", 0) if ended else (call_id, column)
         return MARK * (not goes_on) + f"\n{MARK}".join(_few(rows)) + "\n" * ended
 
     def end(self) -> str:
-        """The end of the line that a call has left open, if one has."""
+        """Return the end of the line that a call left open, if one did."""
         spoke, self.speaker, self._column = self.speaker, "", 0
         return "\n" if spoke else ""
 
     def forget(self, call_id: str) -> None:
-        """The call is over."""
+        """Forget a call that has ended."""
         self._output.end(call_id)
 
 
 def marked(text: str) -> str:
-    """What a process has written, as rows of its own below ours."""
+    """Return the output of a process as marked rows, each after a line end."""
     said = OutputCleaner().text("", text).rstrip("\n")
     return "".join(f"\n{MARK}{row}" for row in _few(fold(said, _width(), 0)[0]))
 
@@ -65,7 +64,7 @@ def _few(rows: list[str]) -> list[str]:
 
 
 def _width() -> int:
-    """How many columns the margin leaves; 0 where nobody knows."""
+    """Return the number of columns beside the margin; 0: unknown."""
     if sys.stderr is None or not sys.stderr.isatty():
         return 0
     try:
@@ -75,7 +74,7 @@ def _width() -> int:
 
 
 class HeldOutput:
-    """What a run says while a question waits for its answer. Of long output the end is kept."""
+    """The output of a run while a question waits. Of long output the end is kept."""
 
     def __init__(self) -> None:
         self._frames: list[Frame] = []
@@ -83,7 +82,7 @@ class HeldOutput:
         self.cut = False  # some of the output is left out
 
     def add(self, frame: Frame) -> None:
-        """One more event. What a call says in one go is one."""
+        """Add an event. Adjacent output of a call is joined."""
         event = frame.event
         if event.event != "tool.progress":
             self._frames.append(frame)
@@ -97,7 +96,7 @@ class HeldOutput:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Drop the oldest output that is too much."""
+        """Drop the oldest output until the rest fits."""
         at = 0
         while self._room < 0:
             event = self._frames[at].event
@@ -111,6 +110,6 @@ class HeldOutput:
             self.cut = True
 
     def take(self) -> list[Frame]:
-        """All of it, oldest first."""
+        """Return all events, oldest first."""
         frames, self._frames, self._room = self._frames, [], KEPT
         return frames

@@ -1,12 +1,12 @@
-"""Late news: what happens in a session beside the runs that its terminal has asked for.
+"""News of a session: what happens besides the runs that this terminal has started.
 
-A background process or task ends, or one writes what is watched for; then a run of the session
-begins by itself. Another terminal may speak in the session too. All of that is on the session's event
-stream, which is listened to while a conversation is open. At its next start the stream is read
-from where the user last spoke.
+When a background process or task ends, or a process writes a watched line, a run of the session
+starts by itself. Another terminal may send messages to the session too. All of that is on the
+session's event stream, which is read while a conversation is open. The next conversation reads it
+from the user's last message.
 
-Who asked for a run is not on the wire. But what a process tells and the run that this begins
-are written down together, so they bear the same time.
+The wire does not say what started a run. But the report of a process and the run that it starts are
+recorded together, so they have the same time.
 """
 
 from collections import deque
@@ -20,26 +20,26 @@ from holdfast.api.schema.runs import RunObject
 from holdfast.cli.client.client import Client
 from holdfast.cli.client.frames import Frame
 
-LOOK_BACK = 20  # runs; what is older is not news
+LOOK_BACK = 20  # runs that may be news
 CATCH_UP_S = 5.0
 
 
 class News:
-    """What one session tells from `after` on. `listen` is the task that hears it."""
+    """The events of one session after `after`. `listen` is the task that reads them."""
 
     def __init__(self, client: Client, session_id: str, after: int = 0) -> None:
         self.running: dict[str, str] = {}  # background processes, and their commands
         self._client = client
         self._session_id = session_id
         self._after = after
-        self._untold: deque[Frame] = deque()  # what processes tell, and runs that began
-        self._told_at: set[float] = set()  # when a process told something
+        self._untold: deque[Frame] = deque()  # reports of processes, and runs that started
+        self._told_at: set[float] = set()  # times of reports of processes
         self._known: set[str] = set()
         self._ended: set[str] = set()
         self._heard = anyio.Event()
 
     async def listen(self) -> None:
-        """Hear what happens, for as long as the conversation is open."""
+        """Read the events while the conversation is open."""
         async for frame in self._client.listen(self._session_id, self._after):
             self._hear(frame)
             self._heard.set()
@@ -67,11 +67,11 @@ class News:
                 pass
 
     def known(self, run_id: str) -> None:
-        """The run is shown here anyway: it is no news."""
+        """Note a run that is shown here anyway: it is no news."""
         self._known.add(run_id)
 
     def take(self) -> Frame | None:
-        """The next thing to be told, if there is one."""
+        """Return the next event to show, if there is one."""
         while self._untold:
             frame = self._untold.popleft()
             if frame.event.run_id not in self._known:
@@ -79,23 +79,23 @@ class News:
         return None
 
     async def come(self) -> None:
-        """Return when there is something to be told."""
+        """Return when there is an event to show."""
         while not any(frame.event.run_id not in self._known for frame in self._untold):
             await self._heard.wait()
 
     def is_late(self, run: RunObject) -> bool:
-        """Whether it was a process that began the run, as far as has been heard."""
+        """Tell whether a process started the run, according to the events read so far."""
         return run.created_at in self._told_at
 
     async def catch_up(self, runs: Sequence[RunObject]) -> None:
-        """Return when all of these has been heard that has happened."""
+        """Return when the events of these runs have been read."""
         ended = {run.run_id for run in runs if run.ended}
         with anyio.move_on_after(CATCH_UP_S):
             while not self._ended >= ended:
                 await self._heard.wait()
 
     def forget(self, runs: Sequence[RunObject]) -> None:
-        """What came until the user last spoke, in one of these runs, newest first, is no news."""
+        """Drop the events before the user's last message; `runs` are newest first."""
         begun = [frame.event.run_id for frame in self._untold]
         spoken = next((r for r in runs if r.run_id in begun and not self.is_late(r)), None)
         if spoken is not None:
@@ -106,9 +106,9 @@ class News:
 
 
 async def reopen(client: Client, session_id: str, tasks: TaskGroup) -> News | None:
-    """The news since the user last spoke in the session; None if nobody ever did.
+    """Return the news since the user's last message; None if the session has no runs.
 
-    What was left unfinished there goes on: it is listened to.
+    Unfinished runs continue: their events are read.
     """
     runs = await client.runs(session_id, LOOK_BACK)
     if not runs:

@@ -1,7 +1,7 @@
 """The open questions of a session: approvals and questions to the user, oldest first.
 
 The line mode and the full terminal ask them in their own ways (cli/run/ask.py,
-cli/tui/questions.py). What opens and closes a question is the same for both and is here.
+cli/tui/questions.py). The events that open and close a question are the same for both.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""`holdfast run`: one run, its answer on stdout as it is written, its end as exit code.
+"""`holdfast run`: one run; its answer goes to stdout as it arrives, its result to the exit code.
 
-Ctrl-C asks the run to stop and waits for its end; a second one leaves at once. On a
-terminal the run's requests for approval are put there (cli/run/ask.py). Where nobody can be
-asked, because the words come through a pipe, the submission says so.
+Ctrl-C stops the run and waits for its end; a second one exits at once. On a terminal, approvals are
+asked there (cli/run/ask.py). If the input comes from a pipe, no user can be asked, and the request
+says so.
 
-Where no work is done, because commands are confined worse than before, a run is held until the
-operator has accepted that: told on a terminal, and anywhere else the end (75). The run is kept.
+If work is paused, because commands are confined worse than before, the run is held until the
+operator accepts that. A terminal shows a note; elsewhere the exit code is 75. The run is kept.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.api.schema.events import Event
-from holdfast.api.schema.health import ModelList
+from holdfast.api.schema.health import HealthDetails, ModelList
 from holdfast.api.schema.runs import InputMessage
 from holdfast.cli.client import latest, operator
 from holdfast.cli.client.client import Client, connect
@@ -39,6 +39,8 @@ from holdfast.cli.run.options import RunOptions
 from holdfast.cli.run.questions import hear_children
 from holdfast.cli.run.screen import JsonScreen, Plain, Quiet, Screen
 from holdfast.config.settings import Config
+
+NO_MESSAGE = 'the message is missing, for example: holdfast run "list the files here"'
 
 T = TypeVar("T")
 
@@ -80,14 +82,13 @@ def _words(words: list[str], *, needed: bool, quiet: bool) -> str:
     context = _read_stdin(waiting=bool(said) and not quiet) if "-" in words or piped else ""
     text = "\n\n".join(part for part in (said, context) if part.strip())
     if needed and not text:
-        line = 'nothing to do: say what, like: holdfast run "list the files here"'
-        raise Exit(Code.USAGE, line)
+        raise Exit(Code.USAGE, NO_MESSAGE)
     return text
 
 
 def _read_stdin(*, waiting: bool) -> str:
     if waiting and not select.select([sys.stdin], [], [], 1.0)[0]:
-        print("… reading stdin to its end (give < /dev/null if there is none)", file=sys.stderr)
+        print("… reading stdin to its end (add < /dev/null if there is no input)", file=sys.stderr)
     return sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\n")
 
 
@@ -150,27 +151,55 @@ async def tell_model(client: Client, run_id: str, options: RunOptions, screen: S
         screen.note(notes.other_model(expected, used))
     elif used.partition("/")[0] == "offline":
         screen.note(notes.no_model())
+    elif options.finds_model and (why := await _why(client, used)):
+        screen.note(f"model {used}: {why}")
 
 
 async def check_model(client: Client, options: RunOptions) -> None:
-    """Raise `Exit` if the server uses a model other than the requested one."""
-    served = await served_model(client)
-    if options.model and served and served != options.model:
+    """Raise `Exit` if the server does not have the requested model."""
+    served = await _served(client)
+    providers = {name.partition("/")[0] for name in served if "/" in name}
+    wanted = options.model
+    if wanted and served and wanted not in served and wanted.partition("/")[0] not in providers:
         raise Exit(
             Code.USAGE,
-            f"the server of this home uses {served}, not {options.model}: "
+            f"the server of this home uses {served[0]}, not {wanted}: "
             "leave --model out, or stop that server first",
         )
 
 
 async def served_model(client: Client) -> str:
     """Return the model of the server of this home; empty if no server answers."""
+    return next(iter(await _served(client)), "")
+
+
+async def _served(client: Client) -> list[str]:
+    """Return the models of the server of this home, the main one first; none: no server answers."""
     try:
         async with client.http.get("/v1/models", timeout=_ASK) as response:
             models = msgspec.json.decode(await response.read(), type=ModelList).data
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+        return []
+    return [model.id for model in models]
+
+
+async def model_in_use(client: Client, config: Config) -> str:
+    """Return the model of the server of this home, which may be this process."""
+    served = await served_model(client)
+    if not served and config.is_open:
+        await client.runs(limit=1)  # this process serves from here on, with the model it finds
+        served = await served_model(client)
+    return served or config.model
+
+
+async def _why(client: Client, model: str) -> str:
+    """Return why the server uses this model; empty: it does not say, or uses another."""
+    try:
+        async with client.http.get("/health/detailed", timeout=_ASK) as response:
+            health = msgspec.json.decode(await response.read(), type=HealthDetails)
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
         return ""
-    return models[0].id if models else ""
+    return health.model_reason if health.model == model else ""
 
 
 async def follow(
@@ -231,7 +260,7 @@ async def _stop_on_signal(
             if stopped.is_set():
                 screen.note(f"left run {run_id}; to see how it ends: holdfast runs {run_id}")
                 sys.stdout.flush()
-                os._exit(Code.INTERRUPTED)  # at once: whatever still hangs must not hold us
+                os._exit(Code.INTERRUPTED)  # at once: a hanging step must not delay it
             stopped.set()
             if questions is not None:
                 questions.leave()
@@ -243,7 +272,7 @@ async def _stop(client: Client, run_id: str) -> None:
     try:
         await client.stop(run_id)
     except NotFound:
-        pass  # it was faster; its own end comes through `follow`
+        pass  # it has ended; `follow` shows its end
 
 
 def _code(ending: Event | None, *, stopped: bool) -> Code:

@@ -23,7 +23,7 @@ from holdfast.cli.run import approval, notes
 from holdfast.cli.run.live import MARK, HeldOutput, Margin, marked
 from holdfast.core.text.escape import reveal, visible
 
-_CONFINED = frozenset({"", "L2", "L3"})  # nothing to warn of, or nothing known
+_CONFINED = frozenset({"", "L2", "L3"})  # no warning: confined well, or unknown
 _HOW_TO_BE_ASKED = (
     f"{notes.DENIED_HERE}\n"
     "  To be asked, start it on a terminal; with --json answer there with: holdfast approvals\n"
@@ -65,7 +65,7 @@ class Plain:
         self._clever = is_clever()
         self._margin = Margin()
         self._waiting: HeldOutput | None = None  # what comes after the answer to a question
-        self._explains = not answerable  # why nobody was asked; said once
+        self._explains = not answerable  # say once why approvals are denied
         self._question = ""  # the line that waits for an answer
         self._sandbox = ""  # the weak one that was told of
 

@@ -1,8 +1,8 @@
-"""Where a run may work: the current directory, unless that would give away too much.
+"""The workspace of a run: the current directory, unless that would expose too much.
 
-The user's home, the root, and whatever else holds the Holdfast home are a workspace only if
-named with --workspace and confirmed. What lies in the Holdfast home is none at all: the
-engine refuses it, and here we can say so before anything starts, and why.
+The user's home, the root, and any other directory that contains the Holdfast home need --workspace
+and a confirmation. A directory inside the Holdfast home is refused: the engine would refuse it too,
+but here the user learns why before anything starts.
 """
 
 import shlex
@@ -17,7 +17,7 @@ _GO = "go to a project's directory"
 
 
 def choose(config: Config, given: str | None, *, confirmed: bool) -> Path:
-    """The directory to work in. Asks on a terminal where that is called for."""
+    """Return the directory to work in. Asks for a confirmation on a terminal if needed."""
     try:
         path = Path(given or ".").expanduser().resolve(strict=True)
     except (OSError, RuntimeError):
@@ -41,7 +41,7 @@ def choose(config: Config, given: str | None, *, confirmed: bool) -> Path:
 
 
 def _too_much(config: Config, path: Path) -> str:
-    """What makes `path` more than a run should touch; nothing if it is not."""
+    """Say why `path` exposes too much; empty if it does not."""
     if path == Path(path.anchor):
         return "is the root of the file system"
     if path == config.user_home.resolve():
@@ -52,7 +52,7 @@ def _too_much(config: Config, path: Path) -> str:
 
 
 def _objection(config: Config, path: Path) -> str:
-    """Why nobody may work in `path`, or nothing if they may."""
+    """Say why `path` cannot be a workspace; empty if it can."""
     try:
         str(path).encode()
     except UnicodeEncodeError:  # a request has to name it

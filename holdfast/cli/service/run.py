@@ -8,7 +8,7 @@ from holdfast.core.life.lifecycle import StartedBy
 
 
 def main(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve, and return the exit code."""
     flags = {"gateway.host": args.host, "gateway.port": args.port}
     config = configuration.from_process({k: v for k, v in flags.items() if v is not None})
     return run_gateway(config, StartedBy.BOOT if args.boot else StartedBy.ASKED)

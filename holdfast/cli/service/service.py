@@ -1,8 +1,8 @@
-"""`holdfast gateway start|stop|restart|status`: the gateway as something that runs by itself.
+"""`holdfast gateway start|stop|restart|status`: control the gateway as a service.
 
-Where its unit is installed the service manager starts and ends it, else it is a detached
-process whose words are in the home. A stop and a restart are the operator's word either
-way: it is in the journal before anything ends.
+If its unit is installed, the service manager starts and ends it; otherwise it is a detached process
+that logs to a file in the home. A stop or a restart is recorded in the journal before the process
+ends.
 """
 
 import argparse
@@ -35,7 +35,11 @@ MANAGER_S = 86_400.0 + 120.0  # a stop takes as long as the drain, which may be 
 LOOK_S = 2.0
 POLL_S = 0.1
 GATEWAY = "/v1/gateway"
-NOT_RUNNING = 3  # as systemctl says it
+NOT_RUNNING = 3  # as systemctl does
+ALREADY_RUNNING = "The gateway is already running"
+STAYS_STOPPED = "The gateway was not running. It stays stopped."
+RECEIVES_NOTHING = "{} receives nothing"
+NO_UNIT = "none installed; to install one: holdfast gateway install"
 
 _LOST = (*operator.LOST, msgspec.DecodeError)
 
@@ -51,7 +55,7 @@ class Running(Value):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the subcommand."""
     flags = {"gateway.host": args.host, "gateway.port": args.port} if args.what == "start" else {}
     config = operator.load(flags)
     if args.what == "status":
@@ -66,9 +70,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 async def start(config: Config) -> None:
-    """Have one running; returns when it serves."""
+    """Start the gateway; return when it serves."""
     if (running := await look(config)) is not None:
-        print(f"It is running already: {_described(running)}")
+        print(f"{ALREADY_RUNNING}: {_described(running)}")
         _warn(config)
         return
     unit = _warn(config)
@@ -88,14 +92,11 @@ async def _start_detached(config: Config) -> Running:
     log = config.home / LOG
     process = detach(config, arguments)
     try:
-        return await _served(config, 0, lambda: process.poll())
+        return await _served(config, 0, process.poll)
     except _Ended as ended:
-        words = [line for line in _tail(log) if not line.startswith("{")]
-        raise Exit(_code(ended.code), (words or [f"it ended; see {log}"])[-1]) from None
-
-
-def _tail(log: Path) -> list[str]:
-    return log.read_text("utf-8", "replace").splitlines()[-20:]
+        last = log.read_text("utf-8", "replace").splitlines()[-20:]
+        lines = [line for line in last if not line.startswith("{")]
+        raise Exit(_code(ended.code), (lines or [f"it ended; see {log}"])[-1]) from None
 
 
 def _code(code: int) -> Code:
@@ -103,12 +104,12 @@ def _code(code: int) -> Code:
 
 
 async def stop(config: Config) -> None:
-    """Have none running, now and after the next boot; returns when it is gone."""
+    """Stop the gateway, also for the next boot; return when it has ended."""
     unit, running = units.installed(config), await look(config)
     if running is None:
-        if unit is not None and await _would_come(unit):
+        if unit is not None and await _reported(unit, "state") in ("activating", "active"):
             await manage(unit, "stop")
-        await _stop_nobody(config)
+        await _record_stop(config)
     elif unit is not None and await _manages(unit, running.pid):
         await _announced(config, unit, "stop")
         print("Stopped.")
@@ -118,25 +119,25 @@ async def stop(config: Config) -> None:
         print("Stopped.")
 
 
-async def _stop_nobody(config: Config) -> None:
-    """It does not run; that it is to stay so is written down all the same."""
+async def _record_stop(config: Config) -> None:
+    """Record that a gateway that does not run is to stay stopped."""
     if (lock := take_lock(config.home)) is not None:
         await record(config, lock, Wanted.STOPPED)
-        print("It was not running. It stays down.")
+        print(STAYS_STOPPED)
         return
     owner = read_owner(config.home)
     if owner.kind == "terminal":
-        print(f"It was not running; a terminal (pid {owner.pid}) has the home.")
+        print(f"The gateway was not running; a terminal (pid {owner.pid}) owns the home.")
         return
     raise Exit(
         Code.TRY_AGAIN,
-        f"the process {owner.pid} has the home and does not answer; try again, "
+        f"process {owner.pid} owns the home and does not answer; try again, "
         f"or end it if it hangs: kill -9 {owner.pid} (nothing accepted is lost)",
     )
 
 
 async def restart(config: Config) -> None:
-    """Have another one running; returns when that serves."""
+    """Restart the gateway; return when the new one serves."""
     unit, running = _warn(config), await look(config)
     if running is None:
         await start(config)
@@ -150,7 +151,7 @@ async def restart(config: Config) -> None:
 
 
 async def _announced(config: Config, unit: units.Unit, verb: str) -> None:
-    """Say why before the service manager's signal comes; take it back if it does not."""
+    """Record why before the service manager sends its signal; undo that if it fails."""
     await _order(config, f"/announce/{verb}")
     try:
         await manage(unit, verb)
@@ -160,7 +161,7 @@ async def _announced(config: Config, unit: units.Unit, verb: str) -> None:
 
 
 async def manage(unit: units.Unit, verb: str) -> str:
-    """Have the service manager do it; what it says."""
+    """Call the service manager and return its output."""
     command = unit.command(verb)
     try:
         with anyio.fail_after(MANAGER_S):
@@ -176,24 +177,20 @@ async def manage(unit: units.Unit, verb: str) -> str:
 
 
 async def _manages(unit: units.Unit, pid: int) -> bool:
-    """Whether that process is the unit's."""
-    try:
-        said = await manage(unit, "pid")
-    except Exit:
-        return False
-    return str(pid) in said.replace("=", " ").split()
+    """Tell whether that process is the unit's."""
+    return str(pid) in (await _reported(unit, "pid")).replace("=", " ").split()
 
 
-async def _would_come(unit: units.Unit) -> bool:
-    """Whether systemd is starting it, or will start it again in a moment."""
+async def _reported(unit: units.Unit, verb: str) -> str:
+    """Ask the service manager about the unit; empty if it does not answer."""
     try:
-        return await manage(unit, "state") in ("activating", "active")
+        return await manage(unit, verb)
     except Exit:
-        return False
+        return ""
 
 
 def _warn(config: Config) -> units.Unit | None:
-    """The installed unit; if it is not what it should be, that is said."""
+    """Return the installed unit; warn if it does not match the settings."""
     unit = units.installed(config)
     if unit is not None and (what := units.disagreement(config, unit)):
         output.note(what)
@@ -201,13 +198,13 @@ def _warn(config: Config) -> units.Unit | None:
 
 
 async def look(config: Config) -> Running | None:
-    """The gateway that serves the home, if one does."""
+    """Return the gateway that serves the home, if one does."""
     try:
         status, said = await operator.request(config.home, "GET", GATEWAY, within_s=LOOK_S)
-        if status != 200:  # a terminal, which has no such door
+        if status != 200:  # a terminal, which has no such route
             return None
         gateway = msgspec.json.decode(said, type=GatewayObject)
-        path = "/health/detailed"  # 503 where it is unwell
+        path = "/health/detailed"  # 503 if there is a problem
         _, said = await operator.request(config.home, "GET", path, within_s=LOOK_S)
         health = msgspec.json.decode(said, type=HealthDetails)
     except _LOST:
@@ -219,18 +216,18 @@ async def look(config: Config) -> Running | None:
 
 
 async def _order(config: Config, path: str) -> None:
-    """Have it taken, or say why it was not."""
+    """Send an order to the gateway. Raises `Exit` if it is not accepted."""
     try:
         status, said = await operator.request(config.home, "POST", GATEWAY + path, within_s=LOOK_S)
     except _LOST as error:
-        what = f"the gateway did not take the order ({type(error).__name__}); try again"
+        what = f"the gateway did not accept the order ({type(error).__name__}); try again"
         raise Exit(Code.TRY_AGAIN, what) from None
     if status >= 300:
         raise refusal(status, said)
 
 
 class _Ended(Exception):
-    """What was started has ended before it served."""
+    """The started process ended before it served."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -238,7 +235,7 @@ class _Ended(Exception):
 
 
 async def _served(config: Config, before: int, ended: Callable[[], int | None] | None) -> Running:
-    """Whoever serves the home next, and is not the process `before`."""
+    """Wait for a gateway that serves the home and is not the process `before`."""
     why = ""
     with anyio.move_on_after(READY_S):
         while True:
@@ -250,12 +247,12 @@ async def _served(config: Config, before: int, ended: Callable[[], int | None] |
                 raise _Ended(code)
             await anyio.sleep(POLL_S)
     said = f" ({why})" if why else ""
-    what = f"it takes no work after {READY_S:g} s{said}; see: holdfast gateway logs"
+    what = f"it accepts no work after {READY_S:g} s{said}; see: holdfast gateway logs"
     raise Exit(Code.TRY_AGAIN, what)
 
 
 async def _not_ready(config: Config) -> str:
-    """Why it takes no work yet; empty: it does."""
+    """Say why it accepts no work yet; empty if it does."""
     try:
         status, said = await operator.request(config.home, "GET", "/health/ready", within_s=LOOK_S)
     except _LOST as lost:
@@ -274,7 +271,7 @@ async def _gone(config: Config, pid: int) -> None:
 
 async def _end_of(pid: int) -> None:
     try:
-        if sys.platform == "linux":  # also of one that nobody has buried yet
+        if sys.platform == "linux":  # works for a zombie too
             descriptor = os.pidfd_open(pid)
             try:
                 await anyio.wait_readable(descriptor)
@@ -308,7 +305,7 @@ async def _status(config: Config, args: argparse.Namespace) -> int:
 
 
 def _ill(checks: Mapping[str, str]) -> list[str]:
-    """What keeps work from being taken or done."""
+    """List the failed checks that keep work from being accepted or done."""
     ill = (checks.get(name, "ok") for name in ("journal", "audit"))
     return [said for said in ill if said != "ok"]
 
@@ -323,7 +320,7 @@ def restored_line(at: float, runs: int, messages: int) -> str:
 
 def _unit_line(unit: units.Unit | None, wrong: str) -> str:
     if unit is None:
-        return "none installed; to have one: holdfast gateway install"
+        return NO_UNIT
     return wrong or str(unit.path)
 
 
@@ -345,7 +342,7 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
             [
                 health.checks.get("process", ""),
                 *_ill(health.checks),
-                *(f"{name} cannot be heard" for name in _unheard(health)),
+                *map(RECEIVES_NOTHING.format, _unheard(health)),
             ]
         ),
         "wanted": running.wanted,
@@ -361,7 +358,7 @@ async def _shown(config: Config, running: Running | None) -> dict[str, str]:
 
 
 def _unheard(health: HealthDetails) -> list[str]:
-    """The channels on which nothing can be heard just now."""
+    """List the channels that receive nothing now."""
     return [name for name, trouble in health.channels.items() if trouble]
 
 
@@ -372,10 +369,10 @@ def _chats(channels: Mapping[str, str], undelivered: int) -> str:
 
 
 def _who_has(home: Path) -> str:
-    """Nobody answers as a gateway: why."""
+    """Say who owns the home, if no gateway answers."""
     if not is_locked(home):
         return "not running"
     owner = read_owner(home)
     if owner.kind == "terminal":
-        return f"not running; a terminal (pid {owner.pid}) has the home"
-    return f"starting, ending or hung: pid {owner.pid} has the home and does not answer"
+        return f"not running; a terminal (pid {owner.pid}) owns the home"
+    return f"starting, ending or hung: pid {owner.pid} owns the home and does not answer"

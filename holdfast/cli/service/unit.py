@@ -1,4 +1,4 @@
-"""`holdfast gateway install|uninstall|logs`: its unit, and what it has said."""
+"""`holdfast gateway install|uninstall|logs`: the unit of the gateway, and its log."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ FOLLOW_S = 0.25
 
 
 def main(args: argparse.Namespace) -> int:
-    """Do what is asked for."""
+    """Run the subcommand."""
     config = operator.load()
     match args.what:
         case "install":
@@ -47,8 +47,8 @@ def _install(config: Config, args: argparse.Namespace) -> None:
     if unit.path.exists() and unit.path.read_text("utf-8", "replace") != unit.text:
         if not args.force:
             system = " --system" if args.system else ""
-            mend = f"to replace it: {units.REPAIR}{system}"
-            raise Exit(Code.FAILED, f"{unit.path} is there already, and is another; {mend}")
+            replace = f"to replace it: {units.REPAIR}{system}"
+            raise Exit(Code.FAILED, f"{unit.path} exists and is different; {replace}")
     write(unit)
     print(f"Written: {unit.path}")
     for verb in ("reload", "enable"):
@@ -58,12 +58,12 @@ def _install(config: Config, args: argparse.Namespace) -> None:
 
 
 def _owner_of(home: Path) -> str:
-    """Whose home it is; who we are, if there is none yet."""
+    """Return the owner of the home; this user, if it does not exist yet."""
     return home.owner() if home.exists() else pwd.getpwuid(os.getuid()).pw_name
 
 
 def write(unit: units.Unit) -> None:
-    """The whole of it, or what was there before."""
+    """Write the unit atomically."""
     draft = unit.path.with_suffix(".new")
     try:
         unit.path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,12 +75,18 @@ def write(unit: units.Unit) -> None:
 
 
 def _hints(config: Config, scope: units.Scope) -> Iterator[str]:
-    for name, key in load.GIVING.items():
-        if config.origins[key] == f"environment {name}":
-            yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
+    given = {name: key for name, key in load.ENVIRONMENT.items() if name not in config.vendor_keys}
+    given = {n: key for n, key in given.items() if config.origins[key] == f"environment {n}"}
+    given |= {
+        table.key_origin.removeprefix("environment "): f"{table.section}.api_key"
+        for table in config.models.values()
+        if table.key_origin.startswith("environment ")
+    }
+    for name, key in given.items():
+        yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
     if scope is units.Scope.USER:
-        yield "It ends when you log out, unless: loginctl enable-linger"
-    yield "To start it, or to start it anew: holdfast gateway restart"
+        yield "It ends when you log out. To prevent that: loginctl enable-linger"
+    yield "To start or restart it: holdfast gateway restart"
 
 
 def _uninstall(config: Config) -> None:
@@ -98,8 +104,8 @@ def _uninstall(config: Config) -> None:
 def _logs(config: Config, lines: int, follow: bool) -> None:  # noqa: FBT001  the flag as given
     unit, log = units.installed(config), config.home / LOG
     missing = (
-        f"{log} does not exist: none was started in the background; "
-        "a gateway that runs in a terminal says it there"
+        f"{log} does not exist: no gateway was started in the background; "
+        "a gateway in a terminal logs there"
     )
     if unit is not None and unit.logs and shutil.which(unit.logs[0]):
         if follow or anyio.run(_journaled, unit):
@@ -107,9 +113,9 @@ def _logs(config: Config, lines: int, follow: bool) -> None:  # noqa: FBT001  th
             more = ("--follow",) if follow else ()
             os.execvp(unit.logs[0], [*unit.logs, "--lines", str(lines), *more])
         missing = (
-            f"systemd's journal has nothing of {units.NAME}: it has not run yet, or there is no "
-            f"systemd-journald here. Its last words: {' '.join(unit.command('status'))}; "
-            "to see all of them, stop it and start it in a terminal: holdfast gateway run"
+            f"systemd's journal has no log of {units.NAME}: it has not run yet, or there is no "
+            f"systemd-journald here. The last lines: {' '.join(unit.command('status'))}; "
+            "to see all, stop it and start it in a terminal: holdfast gateway run"
         )
     if not log.exists() and not follow:
         raise Exit(Code.FAILED, missing)
@@ -118,13 +124,13 @@ def _logs(config: Config, lines: int, follow: bool) -> None:  # noqa: FBT001  th
 
 
 async def _journaled(unit: units.Unit) -> bool:
-    """Whether systemd's journal has a word of it."""
+    """Tell whether systemd's journal has a log of it."""
     done = await anyio.run_process([*unit.logs, "--lines", "1", "--quiet"], check=False)
-    return bool(done.returncode or done.stdout.strip())  # what goes wrong there, it says best
+    return bool(done.returncode or done.stdout.strip())  # journalctl explains its own errors
 
 
 def _read(log: Path, lines: int, follow: bool) -> Iterator[str]:  # noqa: FBT001  likewise
-    """The last lines of the file, then those that come; also in one that takes its place."""
+    """Yield the last lines of the file, then new ones; also of a file that replaces it."""
     known, at = None, 0
     while True:
         try:

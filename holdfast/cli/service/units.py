@@ -1,8 +1,8 @@
-"""The gateway as a service of the system: the unit, written from the settings, and who runs it.
+"""The gateway as a service of the system: its unit, written from the settings.
 
-A unit is never edited: it is written anew (`holdfast gateway install --force`). One that is
-not what would be written now is told of with that command, because a stop timeout shorter
-than the drain would have the gateway killed in the middle of it.
+A unit is never edited, but written again (`holdfast gateway install --force`). One that does not
+match the settings is reported with that command: with a stop timeout shorter than the drain, the
+gateway would be killed during the drain.
 """
 
 import os
@@ -28,7 +28,7 @@ SYSTEM_UNITS = Path("/etc/systemd/system")
 
 
 class Scope(StrEnum):
-    """Whose service it is."""
+    """The kind of service."""
 
     USER = "user"
     SYSTEM = "system"
@@ -36,65 +36,49 @@ class Scope(StrEnum):
 
 
 class Unit(Value):
-    """A service: where it is written, and what."""
+    """The unit of a service: its file and its text."""
 
     scope: Scope
     path: Path
     text: str
 
     def command(self, verb: str) -> tuple[str, ...]:
-        """What makes the service manager `verb` it (start, stop, restart, …) or tell of it."""
-        match self.scope:
-            case Scope.USER:
-                return ("systemctl", "--user", *_SYSTEMD[verb])
-            case Scope.SYSTEM:
-                return ("systemctl", *_SYSTEMD[verb])
-            case Scope.LAUNCHD:
-                words = (w.format(domain=_domain(), path=self.path) for w in _LAUNCHD[verb])
-                return ("launchctl", *words)
+        """Return the command of the service manager for `verb` (start, stop, pid, …)."""
+        if self.scope is not Scope.LAUNCHD:
+            return ("systemctl", *self._user, *_SYSTEMD.get(verb, (verb, NAME)))
+        domain = f"gui/{os.getuid()}"
+        service = f"{domain}/{LAUNCHD_LABEL}"
+        known = {
+            "reload": ("print", domain),
+            "enable": ("bootstrap", domain, str(self.path)),
+            "disable": ("bootout", service),
+            "start": ("kickstart", service),
+            "stop": ("kill", "SIGTERM", service),
+            "restart": ("kickstart", "-k", service),
+        }
+        return ("launchctl", *known.get(verb, ("print", service)))
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """What shows its words; empty: they are in the home."""
-        match self.scope:
-            case Scope.USER:
-                return ("journalctl", "--user", "--unit", NAME)
-            case Scope.SYSTEM:
-                return ("journalctl", "--unit", NAME)
-            case Scope.LAUNCHD:
-                return ()
+        """The command that shows its log; empty: the log is in the home."""
+        if self.scope is Scope.LAUNCHD:
+            return ()
+        return ("journalctl", *self._user, "--unit", NAME)
+
+    @property
+    def _user(self) -> tuple[str, ...]:
+        return ("--user",) if self.scope is Scope.USER else ()
 
 
-_SYSTEMD: Mapping[str, tuple[str, ...]] = {
+_SYSTEMD: Mapping[str, tuple[str, ...]] = {  # verbs that systemctl spells otherwise
     "reload": ("daemon-reload",),
-    "enable": ("enable", NAME),
-    "disable": ("disable", NAME),
-    "start": ("start", NAME),
-    "stop": ("stop", NAME),
-    "restart": ("restart", NAME),
     "pid": ("show", "--property=MainPID", "--value", NAME),
     "state": ("show", "--property=ActiveState", "--value", NAME),
-    "status": ("status", NAME),
 }
-_LAUNCHD: Mapping[str, tuple[str, ...]] = {
-    "reload": ("print", "{domain}"),
-    "enable": ("bootstrap", "{domain}", "{path}"),
-    "disable": ("bootout", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "start": ("kickstart", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "stop": ("kill", "SIGTERM", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "restart": ("kickstart", "-k", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "pid": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "state": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
-    "status": ("print", f"{{domain}}/{LAUNCHD_LABEL}"),
-}
-
-
-def _domain() -> str:
-    return f"gui/{os.getuid()}"
 
 
 def unit(config: Config, scope: Scope, search: str, user: str = "") -> Unit:
-    """The unit as it would be written now. `search` is the PATH that commands are found by."""
+    """Return the unit for these settings. `search` is the PATH of the gateway."""
     match scope:
         case Scope.USER:
             path = config.user_config / "systemd" / "user" / NAME
@@ -107,17 +91,17 @@ def unit(config: Config, scope: Scope, search: str, user: str = "") -> Unit:
 
 
 def here() -> Scope:
-    """Whose service an ordinary user installs on this system."""
+    """Return the kind of service that a user installs on this system."""
     return Scope.LAUNCHD if platform.system() == "Darwin" else Scope.USER
 
 
 def stop_timeout_s(config: Config) -> float:
-    """How long a stop may take before the service manager kills: never less than the drain."""
+    """Return the time for a stop before the service manager kills: longer than the drain."""
     return max(STOP_AT_LEAST_S, config.gateway.drain_s + AFTER_DRAIN_S)
 
 
 def installed(config: Config) -> Unit | None:
-    """The unit on disk that serves this home, the user's before the system's."""
+    """Return the installed unit of this home, the user's before the system's."""
     scopes = (Scope.LAUNCHD,) if here() is Scope.LAUNCHD else (Scope.USER, Scope.SYSTEM)
     for scope in scopes:
         path = unit(config, scope, "").path
@@ -131,16 +115,16 @@ def installed(config: Config) -> Unit | None:
 
 
 def disagreement(config: Config, found: Unit) -> str:
-    """What an installed unit says other than the settings do, and what mends it; or nothing."""
+    """Say how an installed unit differs from the settings and how to fix it; empty: it matches."""
     wanted = unit(config, found.scope, "").text
     if (one := next(_missing(wanted, found.text), None)) is None:
         return ""
     system = " --system" if found.scope is Scope.SYSTEM else ""
-    return f"{found.path} is not what the settings ask for ({one}); to mend it: {REPAIR}{system}"
+    return f"{found.path} does not match the settings ({one}); to fix it: {REPAIR}{system}"
 
 
 def _missing(wanted: str, found: str) -> Iterator[str]:
-    """The lines that should be there and are not; whose service it is, and PATH, may differ."""
+    """Yield the missing lines; the user and PATH may differ."""
     there = {line.strip() for line in found.splitlines()}
     for line in wanted.splitlines():
         known = line.strip()
@@ -159,44 +143,39 @@ def _home_line(config: Config, scope: Scope) -> str:
 
 
 def _systemd(config: Config, search: str, user: str) -> str:
-    # `$` is only looked at in commands, `%` everywhere.
+    # systemd expands `$` only in commands, `%` everywhere.
     command = " ".join(_quoted(word).replace("$", "$$") for word in (*COMMAND, "gateway", "run"))
-    whose = [f"User={user}"] if user else []
-    target = "multi-user.target" if user else "default.target"
-    return "\n".join(
-        [
-            "# Written by `holdfast gateway install`; changes belong into config.toml.",
-            "[Unit]",
-            "Description=Holdfast gateway",
-            "After=network-online.target",
-            "StartLimitIntervalSec=0",
-            "",
-            "[Service]",
-            "Type=notify",
-            *whose,
-            f"ExecStart={command}",
-            _home_line(config, Scope.USER),
-            f"Environment={_quoted(f'PATH={search}')}",
-            "Restart=always",
-            "RestartSec=1",
-            "RestartPreventExitStatus=78",
-            "KillMode=mixed",
-            "TimeoutStartSec=infinity",
-            f"TimeoutStopSec={stop_timeout_s(config):g}",
-            f"WatchdogSec={WATCHDOG_S}",
-            "OOMPolicy=continue",
-            "NoNewPrivileges=yes",
-            "UMask=0077",
-            "",
-            "[Install]",
-            f"WantedBy={target}",
-            "",
-        ]
-    )
+    whose = f"User={user}\n" if user else ""
+    return f"""\
+# Written by `holdfast gateway install`; changes belong into config.toml.
+[Unit]
+Description=Holdfast gateway
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+{whose}ExecStart={command}
+{_home_line(config, Scope.USER)}
+Environment={_quoted(f"PATH={search}")}
+Restart=always
+RestartSec=1
+RestartPreventExitStatus=78
+KillMode=mixed
+TimeoutStartSec=infinity
+TimeoutStopSec={stop_timeout_s(config):g}
+WatchdogSec={WATCHDOG_S}
+OOMPolicy=continue
+NoNewPrivileges=yes
+UMask=0077
+
+[Install]
+WantedBy={"multi-user.target" if user else "default.target"}
+"""
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd reads it back."""
+    """Quote a word for systemd."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
@@ -204,7 +183,7 @@ def _quoted(word: str) -> str:
 def _launchd(config: Config, search: str) -> str:
     words = "".join(f"    <string>{escape(w)}</string>\n" for w in (*COMMAND, "gateway", "run"))
     log = escape(str(config.home / LOG))
-    # It is started again after an end with another code than 0, not after a stop.
+    # launchd starts it again after an exit code other than 0, not after a stop.
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
 <plist version="1.0">
@@ -231,5 +210,5 @@ def _launchd(config: Config, search: str) -> str:
 
 
 def manager_found(scope: Scope) -> bool:
-    """Whether the program that runs such services is there."""
+    """Tell whether the service manager is installed."""
     return shutil.which("launchctl" if scope is Scope.LAUNCHD else "systemctl") is not None

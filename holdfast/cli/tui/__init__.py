@@ -1,1 +1,1 @@
-"""The terminal one sits in: a screen of its own below the terminal's scrollback."""
+"""The conversation on a full terminal, drawn below the terminal's scrollback."""

@@ -1,7 +1,7 @@
-"""Slash commands at the terminal: those of the chats, the same files, and a few of its own.
+"""Slash commands at the terminal: those of the chats, and a few of its own.
 
-What is about the session is asked of the other end (`/status`, `/undo`, `/model` …). What is
-about the terminal itself is done here.
+A command about the session (`/status`, `/undo`, `/model` …) is sent to the server. A command about
+the terminal itself is executed here.
 """
 
 from collections.abc import Awaitable, Callable
@@ -37,38 +37,43 @@ class TakesActions(Protocol):
 
 
 _KEYS = """\
-  Enter           send; Alt-Enter or Ctrl-J begins a new line
-  Esc             stops the run, now
-  Ctrl-C          stops the run, else drops what is typed; twice within 2 s leaves
-  Ctrl-D          leaves, where nothing is typed
-  Shift-Tab       what words do while it works: interrupt, wait, or be passed on
-  ↑               edits the words that wait, else goes through what you said before
-  Tab             completes /commands, @files and paths
-  Ctrl-R          looks through what you said before
-  Ctrl-O          all of what the last tool said, or of what is asked
-  Ctrl-L          clears the screen
-  Ctrl-Z          back to the shell; fg comes back"""
+  Enter           send the message; Alt-Enter or Ctrl-J starts a new line
+  Esc             stop the run
+  Ctrl-C          stop the run, or clear the input line; twice within 2 s: leave
+  Ctrl-D          leave, if the input line is empty
+  Shift-Tab       what a message does during a run: interrupt, queue or steer
+  ↑               edit the waiting message, or go back in the history
+  Tab             complete /commands, @files and paths
+  Ctrl-R          search the history
+  Ctrl-O          show all output of the last tool, or all of the question
+  Ctrl-L          clear the screen
+  Ctrl-Z          suspend; the shell's fg comes back"""
 
 Order = Callable[[TakesActions, str], Awaitable[None]]
 
 
 async def learn(client: Client, ui: Ui) -> None:
-    """Have the input line know every command."""
-    told = [(one.name, one.arguments, one.help) for one in await client.commands()]
-    own = [(name, arguments, about) for name, (arguments, about, _) in OWN.items()]
+    """Let the input line complete every command."""
     completer = ui.buffer.completer
     if isinstance(completer, InputCompleter):
-        completer.commands = sorted({one[0]: one for one in (*told, *own)}.values())
+        completer.commands = [(name, *about) for name, about in (await _all(client)).items()]
+
+
+async def _all(client: Client) -> dict[str, tuple[str, str]]:
+    """Return every command by name, with its arguments and its help."""
+    found = {one.name: (one.arguments, one.help) for one in await client.commands()}
+    found |= {name: (arguments, about) for name, (arguments, about, _) in OWN.items()}
+    return dict(sorted(found.items()))
 
 
 def move(ui: Ui, workspace: Path) -> None:
-    """Have the input line complete files of another directory."""
+    """Let the input line complete files of another directory."""
     if isinstance(ui.buffer.completer, InputCompleter):
         ui.buffer.completer.workspace = workspace
 
 
 async def obey(talk: TakesActions, said: SendMessage) -> bool:
-    """Do what a command asks for; False: these are words for the agent."""
+    """Execute a command; False if the text is a message for the agent."""
     text = said.text
     call = parse.read(text.strip())
     if call is None:
@@ -105,14 +110,22 @@ async def _unfold(talk: TakesActions, rest: str) -> None:
 
 async def _help(talk: TakesActions, rest: str) -> None:
     ui = talk.ui
-    told = {one.name: (one.arguments, one.help) for one in await talk.client.commands()}
-    told |= {name: (arguments, about) for name, (arguments, about, _) in OWN.items()}
+    told = await _all(talk.client)
     named = rest.removeprefix("/").lower()
     if named and named not in told:
         return ui.print([parse.unknown(named, list(told))])
-    ui.print(["", *([] if named else ["Whatever you type goes to the agent.", *_KEYS.split("\n")])])
+    ui.print(
+        [
+            "",
+            *(
+                []
+                if named
+                else ["Text that is not a command goes to the agent.", *_KEYS.split("\n")]
+            ),
+        ]
+    )
     wide = max(len(f"/{name} {arguments}") for name, (arguments, _) in told.items())
-    for name in [named] if named else sorted(told):
+    for name in [named] if named else told:
         arguments, about = told[name]
         line = f"  {f'/{name} {arguments}'.ljust(wide)}  {ui.style.dim(about)}"
         ui.print([cut(line, ui.size.columns)])
@@ -122,9 +135,9 @@ async def _help(talk: TakesActions, rest: str) -> None:
 async def _rename(talk: TakesActions, rest: str) -> None:
     _check(talk)
     if not rest:
-        raise Exit(Code.USAGE, "/rename takes the title: /rename the tax papers")
+        raise Exit(Code.USAGE, "/rename needs a title: /rename the tax papers")
     await talk.client.rename(talk.session_id, rest)
-    talk.ui.print([talk.ui.style.dim(f"… this session is called {rest} now")])
+    talk.ui.print([talk.ui.style.dim(f"… The title of this session is now: {rest}")])
 
 
 async def _fork(talk: TakesActions, rest: str) -> None:
@@ -132,7 +145,9 @@ async def _fork(talk: TakesActions, rest: str) -> None:
     made = await talk.client.fork(talk.session_id, rest)
     before = talk.session_id
     await talk.enter(made.session_id, made.owner, again=False)
-    talk.ui.print([talk.ui.style.dim(f"… a copy to go on in; the first one: /resume, or {before}")])
+    talk.ui.print(
+        [talk.ui.style.dim(f"… You are in a copy now. Back to the original: /resume, or {before}")]
+    )
 
 
 async def _export(talk: TakesActions, rest: str) -> None:
@@ -146,21 +161,21 @@ async def _export(talk: TakesActions, rest: str) -> None:
     )
     text = export.encode(found) if path.suffix == ".json" else export.markdown(found)
     await anyio.to_thread.run_sync(saving.save, path, text)
-    talk.ui.print([talk.ui.style.dim(f"… written to {path}")])
+    talk.ui.print([talk.ui.style.dim(f"… Written to {path}")])
 
 
 def _check(talk: TakesActions) -> None:
     if not talk.known:
-        raise Exit(Code.USAGE, "nothing has been said in this session yet")
+        raise Exit(Code.USAGE, "this session has no messages yet: send one first")
 
 
-# What is the terminal's own: arguments, what it does, and who does it.
+# The terminal's own commands: arguments, help, and the function that executes it.
 OWN: dict[str, tuple[str, str, Order]] = {
-    "help": ("[command]", "Keys and commands.", _help),
-    "quit": ("", "Leave; so does Ctrl-D.", _leave),
+    "help": ("[command]", "List keys and commands, or explain one.", _help),
+    "quit": ("", "Leave, like Ctrl-D.", _leave),
     "exit": ("", "Leave.", _leave),
-    "details": ("", "All of what the last tool said; so does Ctrl-O.", _unfold),
+    "details": ("", "Show all output of the last tool, like Ctrl-O.", _unfold),
     "rename": ("title", "Give this session a title.", _rename),
-    "fork": ("[title]", "Go on in a copy of this session.", _fork),
-    "export": ("[file]", "Write this session to a file: .md or .json.", _export),
+    "fork": ("[title]", "Continue in a copy of this session.", _fork),
+    "export": ("[file]", "Write this session to a file (.md or .json).", _export),
 }

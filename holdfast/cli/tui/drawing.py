@@ -1,9 +1,9 @@
-"""What is drawn, where: lines for good go above what still changes, in one piece.
+"""Draw the application: final lines go above the part that still changes, in one write.
 
-Then nothing flickers, and no terminal takes a paste for typing meanwhile. A terminal that becomes
-narrower folds the rows that were drawn; they are more then, and all of them are drawn over. Of
-rows that were on their way to it just then nobody knows whether they were folded: better a row
-that is left over than one too many erased.
+So nothing flickers, and the terminal does not take a paste for typing meanwhile. A terminal that
+becomes narrower folds the rows that were drawn, so there are more of them to draw over. Rows that
+were sent just before may or may not be folded: then a row may be left over, but none too many is
+erased.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +16,11 @@ from prompt_toolkit.output import Output
 
 from holdfast.config import process as configuration
 
-# Where the terminal knows how, nothing is shown between these two.
+# A terminal that supports it shows nothing between these two.
 _HOLD, _SHOW = "\x1b[?2026h", "\x1b[?2026l"
-# This row, then all below it: some terminals keep for good what is erased from their very corner.
+# This row, then all below it: some terminals keep what is erased from their top left corner.
 _ERASE = "\x1b[2K\x1b[B\x1b[J\x1b[A"
-_ARRIVED_S = 0.05  # what was drawn before that has reached the terminal
+_ARRIVED_S = 0.05  # after that, drawn rows have reached the terminal
 
 
 class Drawing:
@@ -39,7 +39,7 @@ class Drawing:
         """Print lines where the application begins, and draw it again below them."""
         app, output, renderer = self._app, self._app.output, self._app.renderer
         erase = _ERASE if renderer.last_rendered_screen is not None else "\x1b[J"
-        app.render_counter += 1  # what is drawn is asked for again
+        app.render_counter += 1  # the panels are computed again
         with set_app(app), _doing(output, flush=lambda: None):
             output.write_raw(_HOLD)
             with _doing(output, erase_down=lambda: output.write_raw(erase)):
@@ -64,7 +64,7 @@ class Drawing:
         self._above = (*wide, cursor.x + 1)
 
     def _unfold(self) -> None:
-        """The cursor stands where it was drawn, as if no row had been folded: go up by those."""
+        """Move the cursor up by the folded rows: it is where it was drawn, as if none was folded."""
         width, now = self._app.output.get_size().columns, anyio.current_time()
         if width == self._width:
             return
@@ -76,7 +76,7 @@ class Drawing:
 
 @contextmanager
 def _doing(output: Output, **otherwise: Callable[[], None]) -> Iterator[None]:
-    """An output that does some things otherwise for the length of the block."""
+    """Replace methods of the output during the block."""
     for name, do in otherwise.items():
         setattr(output, name, do)
     try:

@@ -1,8 +1,8 @@
-"""`holdfast` alone: a conversation. Through a pipe it is `holdfast run`.
+"""`holdfast` alone: a conversation. With input from a pipe it is `holdfast run`.
 
-The prompt comes first: what is heavy (the client, and the engine it may have to embed) is loaded
-in a thread while one can type already. On a terminal that cannot move its cursor, and for
-programs (--json), the conversation is line by line (cli/line/chat.py).
+The prompt appears first: the client, and the engine that it may embed, are loaded in a thread while
+the user can already type. On a terminal that cannot move its cursor, and for programs (--json), the
+conversation is line by line (cli/line/chat.py).
 """
 
 import argparse
@@ -16,7 +16,7 @@ from holdfast.host import observe
 
 
 def main(args: argparse.Namespace) -> int:
-    """Talk, in the way that the terminal can bear."""
+    """Start the conversation in the form that the terminal supports."""
     if sys.stdin is None or not sys.stdin.isatty():
         return _hand_on("holdfast.cli.run.run", args)
     if args.json or not configuration.can_draw() or not sys.stdout.isatty():

@@ -29,7 +29,7 @@ SHOWN = 500
 
 
 class Picker:
-    """The list, what is typed, and where the mark stands."""
+    """The list, the typed search text, and the position of the mark."""
 
     def __init__(self, sessions: Sequence[SessionObject], style: Style, now: float) -> None:
         self._sessions = sessions
@@ -39,7 +39,7 @@ class Picker:
         self._at = 0
 
     def found(self) -> list[SessionObject]:
-        """The sessions that hold every word that is typed."""
+        """Return the sessions that contain every typed word."""
         wanted = self._typed.lower().split()
 
         def text(one: SessionObject) -> str:
@@ -49,26 +49,26 @@ class Picker:
         return [one for one in self._sessions if all(word in text(one) for word in wanted)]
 
     def type(self, text: str) -> None:
-        """More of what is looked for."""
+        """Add to the search text."""
         self._typed, self._at = self._typed + text, 0
 
     def rub_out(self) -> None:
-        """Less of it."""
+        """Remove the last character of the search text."""
         self._typed, self._at = self._typed[:-1], 0
 
     def move(self, by: int) -> None:
-        """Another one."""
+        """Move the mark."""
         self._at = max(0, min(self._at + by, len(self.found()) - 1))
 
     def chosen(self) -> SessionObject | None:
-        """The one with the mark."""
+        """Return the marked session."""
         found = self.found()
         return found[self._at] if found else None
 
     def lines(self, columns: int, rows: int) -> list[str]:
-        """The screen."""
+        """Draw the list."""
         found, style = self.found(), self._style
-        head = f"go on with which session?  {self._typed}▏"
+        head = f"Continue which session?  {self._typed}▏"
         room = max(rows - 3, 1)
         first = max(0, min(self._at - room + 1, len(found) - room))
         lines = [cut(style.bold(head), columns)]
@@ -82,19 +82,17 @@ class Picker:
             named = style.bold(name) if number == self._at else name
             lines.append(cut(f"{named}{told}", columns))
         if not found:
-            lines.append(
-                "  none has these words; holdfast sessions search looks into what was said"
-            )
+            lines.append("  No session matches; holdfast sessions search looks into the messages.")
         return [
             *lines,
-            cut(style.dim("↑ ↓ choose · Enter goes on · type to find · Esc leaves"), columns),
+            cut(style.dim("↑ ↓ choose · Enter continues · type to search · Esc leaves"), columns),
         ]
 
 
 async def pick(
     picker: Picker, typed: Input | None = None, output: Output | None = None
 ) -> SessionObject | None:
-    """The session that somebody chooses; None: none of them."""
+    """Show the list and return the chosen session; None: none was chosen."""
     keys = KeyBindings()
 
     def text() -> ANSI:
@@ -136,6 +134,6 @@ async def choose(config: Config, given: str) -> SessionObject | None:
             return await latest.named(client, given)
         sessions = await client.list_sessions(SHOWN)
     if not sessions:
-        raise Exit(Code.USAGE, "there is no session yet; begin one with: holdfast")
+        raise Exit(Code.USAGE, "there is no session yet; start one: holdfast")
     style = Style(colour=not configuration.wants_no_colour())
     return await pick(Picker(sessions, style, wall_clock()))

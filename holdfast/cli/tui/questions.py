@@ -9,7 +9,6 @@ a command that does not fit the screen counts only after all of it was shown.
 from anyio.abc import TaskGroup
 
 from holdfast.api.schema.approvals import ApprovalObject
-from holdfast.api.schema.events import Event
 from holdfast.cli.client.client import Client
 from holdfast.cli.client.frames import AskedQuestion
 from holdfast.cli.client.refusals import NotFound, TooLateExit
@@ -27,7 +26,7 @@ class ScreenQuestions:
 
     def __init__(self, client: Client, ui: Ui, tasks: TaskGroup) -> None:
         self._questions = OpenQuestions(client, self._add, self._close)
-        self._open = self._questions.open
+        self._open, self.hear = self._questions.open, self._questions.hear
         self._client = client
         self._ours: set[str] = set()  # answered here
         self._ui = ui
@@ -37,10 +36,6 @@ class ScreenQuestions:
         """Drop all questions: another session is shown."""
         self._open.clear()
         self._ui.ask(None)
-
-    def hear(self, event: Event) -> bool:
-        """Update the questions; return True if the event needs no line of its own."""
-        return self._questions.hear(event)
 
     def _add(self, asked: Asked) -> bool:
         self._open[asked.key] = asked

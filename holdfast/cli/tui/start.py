@@ -1,4 +1,4 @@
-"""The prompt first, then the rest: one can type while the engine is still being loaded."""
+"""Show the prompt first, then load the rest: the user can type while the engine is loaded."""
 
 import importlib
 import math
@@ -27,12 +27,12 @@ from holdfast.core.redaction import Redactor
 
 
 def main(config: Config, wish: RunOptions, resume: str | None) -> int:
-    """Talk; returns the exit code."""
+    """Start the conversation and return the exit code."""
     return anyio.run(_start, config, wish, resume)
 
 
 async def _start(config: Config, wish: RunOptions, given: str | None) -> int:
-    """Find the session to continue, or have it chosen; then talk."""
+    """Find the session to continue, or let the user choose it; then start."""
     if given is None:
         return await _talk(config, wish)
     picker = importlib.import_module("holdfast.cli.tui.picker")
@@ -67,13 +67,13 @@ async def _serve(
     ui: Ui,
     actions: MemoryObjectReceiveStream[Action],
 ) -> None:
-    """Load what is heavy, then carry out what was typed."""
+    """Load the client, then carry out what was typed."""
     talk = await anyio.to_thread.run_sync(importlib.import_module, "holdfast.cli.tui.talk")
     await talk.serve(config, wish, ui, actions)
 
 
 def _typed_ahead() -> list[str]:
-    """Whole lines that were typed before there was a prompt: the terminal has ended them itself."""
+    """Return complete lines that were typed before the prompt appeared."""
     if not select.select([sys.stdin], [], [], 0)[0]:
         return []
     typed = os.read(sys.stdin.fileno(), 1 << 16).decode("utf-8", "replace")
@@ -84,7 +84,7 @@ async def _hear_signals(ui: Ui) -> None:
     wanted = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with anyio.open_signal_receiver(*wanted) as signals:
         async for heard in signals:
-            if not ui.app.is_running:  # not yet, or on the way down: at once, then
+            if not ui.app.is_running:  # not yet, or not any more: exit at once
                 os._exit(Code.INTERRUPTED)
             if heard is signal.SIGINT:
                 ui.interrupt()

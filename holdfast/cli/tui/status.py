@@ -1,11 +1,20 @@
-"""The status line: the model, elapsed time, cost, context left, and the sandbox."""
+"""The greeting, the status line (model, time, cost, context, sandbox), and the farewell."""
 
 from collections.abc import Callable
 
-from holdfast.cli.tui.style import amount, columns, seconds, wall_clock
+from holdfast import __version__
+from holdfast.cli.client.client import Client
+from holdfast.cli.run import notes
+from holdfast.cli.run.options import RunOptions
+from holdfast.cli.tui.style import amount, columns, cut, seconds, wall_clock
 from holdfast.cli.tui.ui import Ui
 from holdfast.config.settings import Config
+from holdfast.core.text.escape import reveal
+from holdfast.core.types import Usage
+from holdfast.models.model import Price
 
+RUN_KEPT = "The active run is kept and continues with"
+RUN_CONTINUES = "The active run continues; to see it"
 _SANDBOX = {
     "L0": "no sandbox (L0)",
     "L1": "weak sandbox (L1)",
@@ -14,9 +23,37 @@ _SANDBOX = {
 }
 
 
+def greeting(ui: Ui, model: str, options: RunOptions) -> list[str]:
+    """Return the first lines: version, model, workspace, and what to know about the model."""
+    style, where = ui.style, reveal(options.workspace)
+    told = f"{style.bold('Holdfast')} {__version__} · {model}"
+    lines = [
+        f"{told} · {where}" if where else told,
+        style.dim("/help lists keys and commands · Esc stops a run · Ctrl-D leaves"),
+    ]
+    lines = [cut(line, ui.size.columns) for line in lines]
+    if model.partition("/")[0] == "offline":
+        lines.append(notes.no_model())
+    if options.expected and model != options.expected:
+        lines.append(notes.other_model(options.expected, model))
+    return [*lines, ""]
+
+
+def farewell(ui: Ui, client: Client, session_id: str) -> list[str]:
+    """Return the last lines: what continues, what was not sent, and how to come back."""
+    lines = ["Shutting down…"] if client.is_owner else []
+    if ui.view.busy and not ui.view.stopping:
+        how = f"--resume {session_id}" if client.owner else "--continue"
+        lines.append(f"{RUN_KEPT if client.is_owner else RUN_CONTINUES}: holdfast {how}")
+    lines += [f"not sent: {reveal(said.text)}" for said in ui.sending]
+    return [*lines, f"to come back: holdfast --resume {session_id}"] if session_id else lines
+
+
 def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
     """Return a function that draws the status line."""
-    prices = config.openai
+    provider, _, name = model.partition("/")
+    table = config.models.get(provider)
+    price, window = (table.price(name), table.window(name)) if table else (Price(), 0)
 
     def say() -> str:
         view = ui.view
@@ -25,12 +62,10 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
             parts.append((3, seconds(max(0.0, wall_clock() - view.begun_at))))
         if view.input_tokens or view.output_tokens:
             parts.append((8, f"↑{amount(view.input_tokens)} ↓{amount(view.output_tokens)}"))
-        cost = view.input_tokens * prices.usd_per_m_input
-        cost += view.output_tokens * prices.usd_per_m_output
-        if cost:
-            parts.append((6, f"${cost / 1e6:.2f}"))
-        if prices.context_tokens and view.context_tokens:
-            left = max(0.0, 1 - view.context_tokens / prices.context_tokens)
+        if cost := price.cost(Usage(view.input_tokens, view.output_tokens)):
+            parts.append((6, f"${cost:.2f}"))
+        if window and view.context_tokens:
+            left = max(0.0, 1 - view.context_tokens / window)
             parts.append((5, f"{left:.0%} context left"))
         if view.sandbox:
             parts.append((7, _SANDBOX.get(view.sandbox, view.sandbox)))

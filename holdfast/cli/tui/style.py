@@ -1,6 +1,6 @@
-"""How our own words look: the sixteen colours every terminal has, readable on dark and light.
+"""Styles of our own text: the sixteen colours of every terminal, readable on dark and light.
 
-Where there is no colour, nothing is lost: every line says in words or by its sign what it is.
+Without colour nothing is lost: every line has words or a sign that say what it is.
 """
 
 import re
@@ -15,7 +15,7 @@ _SEQUENCE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Style(Value):
-    """Paints, or leaves as it is."""
+    """Adds colours, if they are wanted."""
 
     colour: bool
 
@@ -42,7 +42,7 @@ class Style(Value):
 
 
 def seconds(elapsed: float) -> str:
-    """How long something takes, short."""
+    """Return a short form of a duration."""
     whole = int(elapsed)
     if whole < 60:
         return f"{whole}s"
@@ -53,24 +53,24 @@ def seconds(elapsed: float) -> str:
 
 
 def took(duration: float) -> str:
-    """How long something took."""
+    """Return a duration, with tenths if it is below 10 s."""
     return f"{duration:.1f}s" if duration < 10 else seconds(duration)
 
 
 def amount(tokens: int) -> str:
-    """So many tokens, short."""
+    """Return a short form of a number of tokens."""
     if tokens < 1000:
         return str(tokens)
     return f"{tokens / 1000:.1f}k" if tokens < 100_000 else f"{tokens // 1000}k"
 
 
 def columns(line: str) -> int:
-    """How wide a painted line is."""
+    """Return the width of a line with colours."""
     return text_columns(_SEQUENCE.sub("", line))
 
 
 def cut(line: str, width: int) -> str:
-    """As much of a painted line as there are columns; what is left out is a `…`."""
+    """Cut a line with colours to `width` columns; a `…` stands for the rest."""
     if columns(line) <= width:
         return line
     shown, room, at = "", width - 1, 0
@@ -86,13 +86,13 @@ def cut(line: str, width: int) -> str:
 
 
 def cut_before(line: str, end: str, width: int) -> str:
-    """The same, but for the end of the line, of which at least half a screen stays."""
+    """Cut a line before `end`, of which at least half a screen stays."""
     end = cut(end, max(width // 2, 1))
     return f"{cut(line, max(width - columns(end), 1))}{end}"
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """The rows of a line, broken between words where that is possible."""
+    """Return the rows of a line, broken between words if possible."""
     rows, row = list[str](), ""
     for word in re.findall(r"\s*\S+|\s+", line):
         if columns(row + word) <= width:
@@ -111,5 +111,5 @@ def hanging(line: str, width: int) -> list[str]:
 
 
 def wall_clock() -> float:
-    """What time it is, for the eye only."""
+    """Return the time, only to display it."""
     return time.time()  # noqa: TID251  for the eye only

@@ -1,13 +1,13 @@
-"""What happens between the keyboard and the front door.
+"""The conversation between the keyboard and the front door.
 
-Words go out in the order they were typed, each under a name of its own, and stay on the screen as
-"on its way" until they are accepted; what is refused comes back into the input line. What they do
-to a run at work is decided at the other end, in one step with their acceptance, so no moment is
-the wrong one (HALT-01, -02). An interrupt names the run that was on the screen when the key was
-pressed, and does not wait behind words.
+Messages are sent in the order they were typed, each with its own key, and are shown as "on its way"
+until they are accepted; a refused message returns to the input line. The server decides what a
+message does to an active run in the step that accepts it, so no moment is wrong (HALT-01, -02). An
+interrupt names the run that was on the screen when the key was pressed, and does not wait behind
+messages.
 
-Whatever the session tells is shown, whoever began it: another terminal, a process that ended, a
-chat. If whoever serves the home goes away, the session goes on here from the last event seen.
+Every event of the session is shown, also of runs that another terminal, a background process or a
+chat started. If the server of the home ends, the session continues here from the last event seen.
 """
 
 import math
@@ -22,7 +22,6 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 from msgspec.structs import replace
 
-from holdfast import __version__
 from holdfast.app.ending import arm_exit
 from holdfast.cli.client import latest
 from holdfast.cli.client.client import Client, connect
@@ -30,7 +29,7 @@ from holdfast.cli.client.frames import Frame
 from holdfast.cli.client.input import input_of
 from holdfast.cli.client.refusals import NotFound, TooLateExit, WorkspaceFixed
 from holdfast.cli.exits import Code, Exit, sole
-from holdfast.cli.run import attachments, notes, run
+from holdfast.cli.run import attachments, run
 from holdfast.cli.run.options import RunOptions
 from holdfast.cli.run.questions import hear_children
 from holdfast.cli.tui import commands, status, transcript
@@ -44,19 +43,17 @@ from holdfast.cli.tui.actions import (
     Unfold,
 )
 from holdfast.cli.tui.questions import ScreenQuestions
-from holdfast.cli.tui.style import cut
 from holdfast.cli.tui.ui import Ui
 from holdfast.cli.tui.view import View, WaitingMessage
 from holdfast.config.settings import Config
-from holdfast.core.text.escape import reveal
 
-LEAVE_S = 4.0  # for the way down; then the process is gone, whatever hangs (HALT-05)
+LEAVE_S = 4.0  # to shut down; then the process exits, whatever hangs (HALT-05)
 
 
 async def serve(
     config: Config, wish: RunOptions, ui: Ui, actions: MemoryObjectReceiveStream[Action]
 ) -> None:
-    """Carry out `actions` until one of them is to leave."""
+    """Carry out `actions` until one of them is `Quit`."""
 
     def tell(text: str) -> None:
         ui.print([ui.style.dim(f"… {text}")])
@@ -71,7 +68,7 @@ async def serve(
                 working.start_soon(talk.begin)
                 working.start_soon(_take, talk, actions, until_left)
                 working.start_soon(talk.speak)
-        arm_exit(LEAVE_S, lambda: Code.OK)  # from here on nothing can hold us
+        arm_exit(LEAVE_S, lambda: Code.OK)  # from here on nothing can delay the exit
         await ui.leave()
         for line in talk.farewell():
             print(line, flush=True)
@@ -102,15 +99,15 @@ class TerminalConversation:
         self._config = config
         self._wish = wish
         self._tasks = tasks
-        self.known = bool(wish.session_id)  # to the other end
+        self.known = bool(wish.session_id)  # to the server
         self._listening = anyio.CancelScope()
-        self._children = tasks  # who hears what the session's children ask
+        self._children = tasks  # tasks that follow the child runs
         self._said, self._heard = anyio.create_memory_object_stream[SendMessage | AnswerQuestion](
             math.inf
         )
         self._asking = ScreenQuestions(client, ui, tasks)
-        self._runs: set[str] = set()  # whose events are to be shown; others are told of already
-        self._ready = anyio.Event()  # which session it is, is known
+        self._runs: set[str] = set()  # whose events are shown; others are in the transcript
+        self._ready = anyio.Event()  # the session is known
         self.workspace = wish.workspace
         ui.status = status.line(config, ui, wish.model or config.model)
         ui.holding = self._holding
@@ -119,16 +116,15 @@ class TerminalConversation:
     def view(self) -> View:
         return self.ui.view
 
-    # The way up
+    # Start
 
     async def begin(self) -> None:
-        """Say where we are; show what was said before, if it goes on; then listen."""
+        """Greet, show the transcript of a continued session, and listen to its events."""
         async with self._telling():
-            served = await run.served_model(self.client)
-            if served:
-                self.ui.status = status.line(self._config, self.ui, served)
-            self.ui.print(self._greeting(served or self._config.model))
-            await self.client.runs(limit=1)  # somebody serves from here on, if only we
+            model = await run.model_in_use(self.client, self._config)
+            self.ui.status = status.line(self._config, self.ui, model)
+            self.ui.print(status.greeting(self.ui, model, self._wish))
+            await self.client.runs(limit=1)  # from here on there is a server, if only this process
             self._tasks.start_soon(self._look_at_health)
         try:
             async with self._telling():
@@ -149,28 +145,13 @@ class TerminalConversation:
             await self._enter(self.session_id)
 
     async def _check_own(self) -> None:
-        """Begin a session of a new name where the one that was named is someone else's."""
+        """Start a session with a new id if the named one belongs to another owner."""
         try:
             await latest.check_own(self.client, self.session_id)
         except Exit:
             self.session_id, self.known = f"ses_{token_hex(16)}", False
             self._wish = self._wish.within("")
             raise
-
-    def _greeting(self, model: str) -> list[str]:
-        style, where = self.ui.style, reveal(self._wish.workspace)
-        told = f"{style.bold('Holdfast')} {__version__} · {model}"
-        lines = [
-            f"{told} · {where}" if where else told,
-            style.dim("/help lists keys and commands · Esc stops a run · Ctrl-D leaves"),
-        ]
-        lines = [cut(line, self.ui.size.columns) for line in lines]
-        if model.partition("/")[0] == "offline":
-            lines.append(notes.no_model())
-        expected = self._wish.expected
-        if expected and model != expected:
-            lines.append(notes.other_model(expected, model))
-        return [*lines, ""]
 
     async def _look_at_health(self) -> None:
         health = await self.client.health()
@@ -180,7 +161,7 @@ class TerminalConversation:
                 self.ui.print([self.ui.style.bad(f"… held: {health.paused}")])
 
     async def look_at_session(self) -> None:
-        """Have the status line name the session's model, and files be those where it works."""
+        """Show the session's model in the status line, and complete files of its workspace."""
         found = await self.client.session(self.session_id)
         self.ui.status = status.line(self._config, self.ui, found.model)
         if found.workspace:
@@ -188,35 +169,35 @@ class TerminalConversation:
             commands.move(self.ui, Path(found.workspace))
 
     def _holding(self) -> str:
-        """What would end with us, in words; nothing where somebody else serves the home."""
+        """Say what would end with this process; empty if another process serves the home."""
         if not (self.client.is_owner and self.view.processes):
             return ""
         names = ", ".join(self.view.processes)
         return f"leaving ends background processes ({names}); a gateway keeps them: holdfast gateway run"
 
     async def enter(self, session_id: str, owner: str = "", *, again: bool = True) -> None:
-        """Go on in another session, and show what was said there if it is to be shown `again`.
+        """Continue in another session, and show its transcript if it is to be shown `again`.
 
-        `owner`: whose it is, if not one's own.
+        `owner` is its owner, if that is not the operator.
         """
         self._listening.cancel()
         self.client = self.client.for_owner(owner)
         self._asking.forget()
-        self.ui.begin_afresh()
+        self.ui.clear_view()
         self.session_id, self.known = session_id, True
         self.workspace = self._wish.workspace  # of a new one
         commands.move(self.ui, Path(self.workspace))
         await self._enter(session_id, again=again)
 
     async def _enter(self, session_id: str, *, again: bool = True) -> None:
-        """Show what was said in a session, and go on from there."""
+        """Show the transcript of a session and listen to its events."""
         try:
             known = await self.client.history(session_id)
         except NotFound:
-            self.known = False  # its first words begin it
+            self.known = False  # its first message creates it
             return
         except Exit:
-            self._listen()  # all of it comes as it was, then
+            self._listen()  # then all of its events are shown
             raise
         runs = await self.client.runs(session_id)
         self._runs = set(known.unfinished)
@@ -238,7 +219,7 @@ class TerminalConversation:
                         async for frame in frames:
                             after = frame.event.seq
                             self._show(frame)
-                await anyio.sleep(1.0)  # nobody could be found: said above; keep trying
+                await anyio.sleep(1.0)  # no server, as was shown above: keep trying
 
     def _unfinished(self) -> Sequence[str]:
         view = self.view
@@ -257,10 +238,10 @@ class TerminalConversation:
         self._bring_back(self.view.take_unread())
         self.ui.app.invalidate()
 
-    # What is done
+    # Actions
 
     def take(self, action: Action) -> None:
-        """Begin what a key asks for. Only words wait for words."""
+        """Start an action. Messages wait for earlier messages, other actions do not."""
         match action:
             case SendMessage() | AnswerQuestion():
                 self._said.send_nowait(action)
@@ -274,7 +255,7 @@ class TerminalConversation:
                 pass
 
     async def speak(self) -> None:
-        """Carry what is said to the other end, in order."""
+        """Send messages and answers to the server, in order."""
         await self._ready.wait()
         async for action in self._heard:
             if isinstance(action, SendMessage):
@@ -295,11 +276,11 @@ class TerminalConversation:
             self.ui.app.invalidate()
 
     def _give_back(self, said: SendMessage | AnswerQuestion, why: Exit) -> None:
-        lost = why.code is Code.TRY_AGAIN  # the answer, perhaps, and not the words
+        lost = why.code is Code.TRY_AGAIN  # the message may have been accepted
         self.ui.give_back(said.text, said if lost and isinstance(said, SendMessage) else None)
 
     async def _submit(self, said: SendMessage) -> None:
-        """Hand in words. They are ours no longer when this returns."""
+        """Send a message. When this returns, the server has accepted it."""
         words, attached = self.ui.pastes.take(said.text, Path(self.workspace))
         attachments.check(attached, words, self._config.limits.body_mb << 20)
         wish = replace(self._wish, session_id=self.session_id)
@@ -313,19 +294,19 @@ class TerminalConversation:
                 raise
             self._wish = replace(self._wish, workspace="")
             return await self._submit(said)
-        if said.run_id not in self._runs:  # until it is heard of, it waits: Esc finds it
+        if said.run_id not in self._runs:  # it waits until its first event: Esc finds it
             waiting = WaitingMessage(said.run_id, (words,), len(attached))
             self.view.waiting.setdefault(said.run_id, waiting)
         return self.begun()
 
     def begun(self) -> None:
-        """Words of the session have been accepted: there is something to hear."""
+        """Listen to the session: a message of it was accepted."""
         if not self.known:
             self.known = True
             self._listen()
 
     async def _halt(self, intent: Halt) -> None:
-        """Stop that run and no other. Of what is on its way: as soon as it is there."""
+        """Stop that run and no other; the run of a message on its way once it is accepted."""
         run_id = intent.run_id
         if intent.sent is not None:
             await intent.sent.arrived.wait()
@@ -335,7 +316,7 @@ class TerminalConversation:
                 if run_id:
                     self._bring_back(await self.client.stop(run_id))
             except NotFound:
-                pass  # it was faster; its own end is on the screen
+                pass  # it has ended, as the screen shows
 
     async def _take_back(self) -> None:
         if not self.view.waiting:
@@ -345,13 +326,13 @@ class TerminalConversation:
             try:
                 self._bring_back(await self.client.take_back(last.run_id))
             except (TooLateExit, NotFound):
-                self.ui.hint("it has begun: Esc stops it")
+                self.ui.hint("its run has started: Esc stops it")
 
     def _bring_back(self, unread: Sequence[str]) -> None:
-        """What nobody will read now is the user's again."""
+        """Return unread messages to the input line."""
         if unread:
             self.ui.give_back("\n\n".join(unread))
-            self.ui.hint("what was not read is in the input line again")
+            self.ui.hint("the unread message is in the input line again")
 
     def _unfold(self) -> None:
         if self.ui.asked is None:
@@ -368,7 +349,7 @@ class TerminalConversation:
     async def _telling(
         self, otherwise: Callable[[Exit], None] | None = None
     ) -> AsyncIterator[None]:
-        """Whatever fails in the block is told, and the conversation goes on."""
+        """Show a failure of the block; the conversation continues."""
         try:
             yield
         except* Exit as group:
@@ -378,15 +359,6 @@ class TerminalConversation:
                 otherwise(why)
 
     def farewell(self) -> list[str]:
-        """What becomes of what goes on, and how to come back."""
-        ui, lines = self.ui, list[str]()
-        if self.client.is_owner:
-            lines.append("Shutting down…")
-        if self.view.busy and not self.view.stopping:
-            goes_on = "is kept, and goes on with" if self.client.is_owner else "goes on; to see it"
-            how = f"--resume {self.session_id}" if self.client.owner else "--continue"
-            lines.append(f"what is at work {goes_on}: holdfast {how}")
-        lines += [f"not sent: {reveal(said.text)}" for said in ui.sending]
-        if self.known:
-            lines.append(f"to come back: holdfast --resume {self.session_id}")
-        return lines
+        """Return the lines that are printed when the conversation is left."""
+        session = self.session_id if self.known else ""
+        return status.farewell(self.ui, self.client, session)

@@ -1,4 +1,4 @@
-"""What was said in a session before, as it would have been shown then: short, and all of it."""
+"""Draw the transcript of a session in short lines, and one call in full."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _ENDED = {"failed": "the last run failed", "cancelled": "the last run was stoppe
 
 
 def shown(view: View, messages: Sequence[MessageObject], runs: Sequence[RunObject]) -> list[str]:
-    """Lines for what was said, and for how the last run ended if it did not end well."""
+    """Draw the messages, and how the last run ended if it did not complete."""
     lines: list[str] = []
     if len(messages) > SHOWN:
         hint = "holdfast sessions show prints all"
@@ -44,7 +44,7 @@ def _called(view: View, call: ToolCallObject, result: str) -> str:
 
 
 def _outcome(result: str) -> tuple[bool | None, str]:
-    """Whether a call failed, None if its result does not tell; and how it ended, in short."""
+    """Return whether a call failed (None: unknown), and a short outcome."""
     given = _object(result)
     if given is None:
         return None, next((line for line in result.splitlines() if line.strip()), "")
@@ -57,7 +57,7 @@ def _outcome(result: str) -> tuple[bool | None, str]:
 
 
 def unfolded(view: View, messages: Sequence[MessageObject]) -> list[str]:
-    """All of the latest call: what it was given, and what came of it."""
+    """Draw all of the latest call: its arguments and its result."""
     calls = [call for message in messages for call in message.calls]
     if view.calling or not calls:
         return view.details()
@@ -67,7 +67,7 @@ def unfolded(view: View, messages: Sequence[MessageObject]) -> list[str]:
 
 
 def _fields(raw: str) -> str:
-    """What an object holds, a field a line, its texts as they are; any other text as it is."""
+    """Return the fields of a JSON object, one per line; any other text as it is."""
     given = _object(raw)
     if given is None:
         return raw
@@ -75,7 +75,7 @@ def _fields(raw: str) -> str:
 
 
 def _arguments(raw: str) -> str:
-    """The arguments of a call in one line."""
+    """Return the arguments of a call on one line."""
     given = _object(raw)
     if given is None:
         return raw

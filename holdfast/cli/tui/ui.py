@@ -1,9 +1,8 @@
-"""The lower edge of the terminal: what still changes, what waits, the input, and how things stand.
+"""The lower edge of the terminal: live output, waiting messages, the input line, the status line.
 
-All above it is the terminal's own scrollback: lines are printed there once and never touched
-again. Nothing here decides anything. A key becomes an action (tui/actions.py), or edits the
-words. Nothing waits for the other end of the line: one can type before the engine is loaded, and
-what is typed goes on its way when it is.
+Above it is the terminal's own scrollback: lines are printed there once and never redrawn. Nothing
+is decided here. A key becomes an action (tui/actions.py), or edits the input line. Nothing waits
+for the server: the user can type before the engine is loaded, and messages are sent when it is.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,11 +44,12 @@ from holdfast.core.text.escape import steerless
 
 TICK_S = 0.1
 AGAIN_S = 2.0  # for the second Ctrl-C
-UNSEEN_S = 0.6  # a question that has only just appeared was not read by whoever types
+READ_FIRST = "read the question first, then answer it"
+UNSEEN_S = 0.6  # a question that appeared just now has not been read
 
 
 class Ui(Panels):
-    """The application. `actions` gets what is done at the keyboard."""
+    """The application. `do` takes the actions of the keyboard."""
 
     def __init__(
         self,
@@ -68,20 +68,20 @@ class Ui(Panels):
         self.pastes = pastes
         self.sending = []
         self.status = lambda: "starting …"
-        self.holding: Callable[[], str] = lambda: ""  # what would end with us, in words
-        self._do = do
+        self.holding: Callable[[], str] = lambda: ""  # says what would end with this process
+        self.do = do  # has an action carried out
         self.asked = None
         self._asked_at = 0.0
-        self._unfolded = False  # all of what is asked was shown
-        self._draft = ""  # what was being typed when a question came
+        self._unfolded = False  # all of the question was shown
+        self._draft = ""  # the input line when a question came
         self.hinted = ""
         self._halted_at = -AGAIN_S
         self._unprinted: list[str] = []
         self._gone = anyio.Event()
         self._at_gap = True  # the last line above is empty, or there is none
         self.tick = 0
-        self._before = ""  # what stood in the input line before the key
-        self._unsure: SendMessage | None = None  # words that came back and may have been accepted
+        self._before = ""  # the input line before the key
+        self._unsure: SendMessage | None = None  # a returned message that may have been accepted
         self.buffer = Buffer(
             multiline=True,
             completer=completer,
@@ -108,7 +108,7 @@ class Ui(Panels):
         app.key_processor.before_key_press += self._before_key
         app.key_processor.after_key_press += self._after_key
         app.ttimeoutlen = 0.03
-        app.timeoutlen = 0.02  # Esc is Esc, and not Alt: what a terminal sends for that is one
+        app.timeoutlen = 0.02  # a terminal sends Alt and its key together, so Esc alone is Esc
         return app
 
     def _keys(self) -> KeyBindings:
@@ -141,7 +141,7 @@ class Ui(Panels):
     def _enter(self) -> None:
         state, self.buffer.complete_state = self.buffer.complete_state, None
         if state is None or state.current_completion is None or len(state.completions) == 1:
-            self.accept()  # else the completion that was chosen stands
+            self.accept()  # else the chosen completion stays in the input line
 
     def _escape(self) -> None:
         if self.buffer.complete_state is not None:
@@ -158,21 +158,21 @@ class Ui(Panels):
     def _paste(self, event: KeyPressEvent) -> None:
         self.buffer.insert_text(self.pastes.paste(event.data, self.buffer.text), fire_event=False)
 
-    def begin_afresh(self) -> None:
-        """Another session."""
+    def clear_view(self) -> None:
+        """Forget the session that was shown: another one follows."""
         self.view = View(self.style, lambda: self.size.columns, wall_clock)
 
-    # What is done
+    # Actions
 
     def accept(self) -> None:
-        """Enter: the words go, or answer what is asked."""
-        # Bytes that are no text come as lone surrogates, which no fact may hold.
+        """Enter: send the message, or answer the question."""
+        # Bytes that are not UTF-8 come as lone surrogates, which a fact must not contain.
         text = self.buffer.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if self.asked is not None:
             if anyio.current_time() - self._asked_at < UNSEEN_S:
-                return self.hint("read it first: what you type now would answer it")
+                return self.hint(READ_FIRST)
             self.buffer.reset()
-            return self._do(AnswerQuestion(self.asked, text))
+            return self.do(AnswerQuestion(self.asked, text))
         if not text.strip():
             return None
         said, before, self._unsure = SendMessage(text, self.mode), self._unsure, None
@@ -183,31 +183,31 @@ class Ui(Panels):
         return self.say(said)
 
     def say(self, said: SendMessage) -> None:
-        """Send words on their way."""
-        self._halted_at = -AGAIN_S  # whoever goes on talking does not leave
+        """Send a message."""
+        self._halted_at = -AGAIN_S  # a message is no second Ctrl-C
         self.view.ended_at = 0.0
         self.sending.append(said)
-        self._do(said)
+        self.do(said)
 
     def halt(self) -> None:
-        """Esc: stop now what is on the screen, and not what has only just taken its place."""
+        """Esc: stop the run on the screen, not one that has replaced it just now."""
         view = self.view
         if (view.busy or self.sending) and wall_clock() - view.ended_at < UNSEEN_S:
-            self.hint("that run was over; Esc again stops the next one")  # HALT-02
+            self.hint("that run has ended; Esc again stops the next one")  # HALT-02
         elif view.run_id:
             view.stopping = view.run_id
-            self._do(Halt(view.run_id))
+            self.do(Halt(view.run_id))
         elif view.waiting:
-            self._do(Halt(next(iter(view.waiting))))
+            self.do(Halt(next(iter(view.waiting))))
         elif self.sending:
-            self._do(Halt("", self.sending[0]))
+            self.do(Halt("", self.sending[0]))
 
     def depart(self) -> None:
-        """Ctrl-D: leave. Where something would end with us, only at the second time."""
+        """Ctrl-D: leave; the second time only, if something would end with this process."""
         if self._again() or not (what := self.holding()):
-            self._do(Quit())
+            self.do(Quit())
         else:
-            self.hint(f"{what}; again within {AGAIN_S:g} s leaves all the same")
+            self.hint(f"{what}; again within {AGAIN_S:g} s leaves anyway")
 
     def _again(self) -> bool:
         now = anyio.current_time()
@@ -215,9 +215,9 @@ class Ui(Panels):
         return now - before <= AGAIN_S
 
     def interrupt(self) -> None:
-        """Ctrl-C: stop, else drop the words, else leave; a second one leaves in any case."""
+        """Ctrl-C: stop the run, or clear the input line; a second one leaves."""
         if self._again():
-            self._do(Quit())
+            self.do(Quit())
         elif self.view.busy or self.sending:
             self.halt()
             self.hint("Ctrl-C again leaves")
@@ -228,23 +228,19 @@ class Ui(Panels):
             what = self.holding()
             self.hint(f"{what}; Ctrl-C again leaves" if what else "Ctrl-C again leaves")
 
-    def do(self, action: Action) -> None:
-        """Have something done."""
-        self._do(action)
-
     def switch_mode(self) -> None:
-        """What words do to a run at work: the next way."""
+        """Choose the next mode: what a message does to an active run."""
         modes = list(Mode)
         self.mode = modes[(modes.index(self.mode) + 1) % len(modes)]
-        self.hint(f"words typed while it works: {_MEANS[self.mode]}")
+        self.hint(MEANS[self.mode])
 
     def give_back(self, text: str, unsure: SendMessage | None = None) -> None:
-        """Words that come back into the input line, before what is typed there.
+        """Return a message to the input line, before the text there.
 
-        `unsure`: they may have been accepted. As long as nobody edits them, they are the same.
+        `unsure`: it may have been accepted. Until it is edited, it keeps its key.
         """
         text, self._unsure = self.pastes.fold(text), unsure
-        if self.asked is not None:  # there it would be an answer
+        if self.asked is not None:  # in the input line it would answer the question
             self._draft = f"{text}\n{self._draft}" if self._draft.strip() else text
             return
         before = self.buffer.text
@@ -255,22 +251,22 @@ class Ui(Panels):
         self._before = self.buffer.text
 
     def _after_key(self, _: object) -> None:
-        """Whatever a key does to half a label, it does to all of it or to none."""
+        """Extend the effect of a key on a part of a label to the whole label."""
         now = self.buffer.document
         text, cursor = self.pastes.mended(self._before, now.text, now.cursor_position)
         if text != now.text:
             self.buffer.document = Document(text, cursor)
 
-    # What is shown
+    # Output
 
     def print(self, lines: Sequence[str]) -> None:
-        """Lines for good, above."""
+        """Print final lines above."""
         if lines:
             self._unprinted += map(steerless, lines)
             self.app.invalidate()
 
     def hint(self, text: str) -> None:
-        """A word in the status line, until the next key."""
+        """Show a hint in the status line until the next key."""
         self.hinted = text
         self.app.invalidate()
 
@@ -279,17 +275,17 @@ class Ui(Panels):
         if self._unsure is not None and self._unsure.text != self.buffer.text:
             self._unsure = None
         if self.buffer.text:
-            self._halted_at = -AGAIN_S  # whoever goes on typing does not leave
+            self._halted_at = -AGAIN_S  # typing cancels the first Ctrl-C
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of what would run can be seen, or was shown: a yes is for all of it."""
+        """Tell whether the whole command is visible or was shown: an approval is for all of it."""
         if self._unfolded or not isinstance(self.asked, ApprovalObject):
             return True
         return len(self._rows_of(approval.would_run(self.asked))) < self._room()
 
     def unfold(self) -> None:
-        """Show all of what is asked, above."""
+        """Print the whole question above."""
         match self.asked:
             case None:
                 return
@@ -301,7 +297,7 @@ class Ui(Panels):
         self.print(["", *text.split("\n")])
 
     def ask(self, asked: ApprovalObject | AskedQuestion | None) -> None:
-        """Put a question, or take it back. What was being typed waits, and answers nothing."""
+        """Ask a question, or remove it (None). Text typed before is kept and answers nothing."""
         if asked == self.asked:
             return
         typed = self.buffer.text
@@ -314,43 +310,43 @@ class Ui(Panels):
         self.app.invalidate()
 
     def _late(self) -> str:
-        """What was typed to a question that has closed: it answers no other (HALT-09)."""
+        """Return text typed to a question that has closed: it answers no other (HALT-09)."""
         words = self.buffer.text
         asked = self.asked
         if isinstance(asked, ApprovalObject) and words.strip().lower() in approval.words(
             asked.choices
         ):
-            return ""  # it could be nothing else
+            return ""  # a choice, not a message
         return words
 
     async def run(self) -> None:
-        """Show it, until `leave`."""
+        """Show the application until `leave`."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._ticker)
             try:
                 await self.app.run_async(handle_sigint=False, set_exception_handler=False)
             except EOFError:  # the terminal is gone
-                self._do(Quit())
+                self.do(Quit())
             finally:
                 self._gone.set()
             tasks.cancel_scope.cancel()
 
     async def leave(self) -> None:
-        """End it, and give the terminal back."""
+        """End the application and restore the terminal."""
         if self.app.is_running:
             self._print_now()
             self.app.exit()
             await self._gone.wait()
 
     def _print_now(self) -> None:
-        """With every frame: what is final must not vanish below before it stands above."""
+        """Print final lines with every frame, before they disappear below."""
         if not (self._unprinted and self.app.is_running):
             return
         lines, self._unprinted = self._without_gaps(self._unprinted), []
         self._drawing.print_above(lines)
 
     def _without_gaps(self, lines: Sequence[str]) -> list[str]:
-        """One empty line is enough, whoever wants one."""
+        """Reduce several empty lines to one."""
         kept: list[str] = []
         for line in lines:
             if line or not self._at_gap:
@@ -366,10 +362,10 @@ class Ui(Panels):
                 self.app.invalidate()
 
 
-_MEANS = {
-    Mode.INTERRUPT: "interrupt it and take its place",
-    Mode.QUEUE: "wait for their turn",
-    Mode.STEER: "are passed on to it",
+MEANS = {
+    Mode.INTERRUPT: "a message during a run interrupts it",
+    Mode.QUEUE: "a message during a run waits until the run has ended",
+    Mode.STEER: "a message during a run is passed on to it",
 }
 
 

@@ -24,6 +24,8 @@ KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
 WORDS = 12  # lines of a message; the transcript has all of them
 SUPERSEDED = "superseded"
+INTERRUPTED = "■ interrupted"
+INTERRUPTED_BY_NEXT = f"{INTERRUPTED} by your next message"
 _OUTCOMES = {"denied": "not allowed", "aborted": "stopped", "unknown": "cut off midway"}
 
 
@@ -53,8 +55,7 @@ class View:
         self.waiting: dict[str, WaitingMessage] = {}
         self.run_id = ""  # of the run at work; empty: none is
         self.stopping = ""  # the run that was told to stop
-        self.interrupted = False  # the run that ended last was
-        self.ended_at = 0.0  # when it did; 0: something was said since
+        self.ended_at = 0.0  # of the last run; 0: the user has sent a message since
         self.begun_at = 0.0
         self.sandbox = ""
         self.calls: deque[ShownCall] = deque(maxlen=CALLS)  # that are over, the latest last
@@ -242,7 +243,6 @@ class View:
         if not begun and gone is not None:
             return []  # taken back before it began
         lines = self._flush() if begun else []
-        self.interrupted = event.event == "run.cancelled"
         match event.event:
             case "run.completed":
                 if event.output.strip() and not self._said:
@@ -251,10 +251,10 @@ class View:
                 why = _line(event.why) or "no reason is known"
                 lines.append(self._style.bad(f"✗ the run failed: {why}"))
             case _:
-                if event.reason != SUPERSEDED:  # else whoever it made way for has them
+                superseded = event.reason == SUPERSEDED
+                if not superseded:  # else the next run has them
                     self.unread += self._superseded
-                by = " by your next words" if event.reason == SUPERSEDED else ""
-                lines.append(self._style.bad(f"■ interrupted{by}"))
+                lines.append(self._style.bad(INTERRUPTED_BY_NEXT if superseded else INTERRUPTED))
         if begun:
             self._joined.clear()
             self._superseded.clear()

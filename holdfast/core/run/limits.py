@@ -11,6 +11,7 @@ class Limits(Value):
     queued_bytes: int = 256 << 20  # total input of these
     turns: int = 90  # model requests in one run
     model_attempts: int = 5  # attempts at one turn
+    run_usd: float = 0.0  # what one run may spend on models; 0: no limit
     backoff_s: float = 0.5
     backoff_cap_s: float = 30.0
     retry_after_cap_s: float = 120.0

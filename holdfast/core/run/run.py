@@ -140,6 +140,17 @@ class RunCleared(Fact, tag="run.cleared"):
     run_id: RunId
 
 
+class ModelAsked(Fact, tag="model.asked", omit_defaults=True):
+    """A model is about to be asked, and may cost so much. Recorded only if the run has a budget."""
+
+    run_id: RunId
+    turn: int
+    attempt: int  # from 1
+    model: str
+    reserved_usd: float = 0.0
+    max_output: int = 0  # tokens
+
+
 class ModelAnswered(Fact, tag="model.answered", omit_defaults=True):
     run_id: RunId
     turn: int
@@ -162,6 +173,7 @@ class ModelFailed(Fact, tag="model.failed", omit_defaults=True):
     next_model: str  # that is asked next
     wait_s: float = 0.0  # after this time
     retry_after_s: float = 0.0  # that the server asked for
+    cost_usd: float = 0.0  # that the attempt may have had
 
 
 class MessageVoided(Fact, tag="message.void"):
@@ -214,6 +226,7 @@ Event = (
     | InputPromoted
     | InputSuperseded
     | InputRefused
+    | ModelAsked
     | ModelAnswered
     | ModelFailed
     | MessageVoided
@@ -252,6 +265,7 @@ TRANSITIONS: dict[tuple[RunPhase, type[Event]], RunPhase] = {
     (R, InputPromoted): R,
     (R, InputSuperseded): R,
     (R, InputRefused): R,
+    (R, ModelAsked): R,
     (R, ModelAnswered): R,
     (R, ModelFailed): R,
     (R, MessageVoided): R,
@@ -322,6 +336,7 @@ class Run(msgspec.Struct, frozen=True):
     steps: int = 0  # the number of calls started, without the quiet ones
     attempts: int = 0  # at the next turn that failed
     ask_next: str = ""  # the model to ask after these
+    reserved_usd: float = 0.0  # for a request whose outcome is not recorded
     exceeded: bool = False  # the model refused the next turn's request as too long
     compacted: int = 0  # the turn before which the history was last compacted
 
@@ -386,6 +401,12 @@ def _unread_but(run: Run, input_id: InputId) -> tuple[InputId, ...]:
     return tuple(i for i in run.unread if i != input_id)
 
 
+def _reserve(run: Run, event: ModelAsked, at: float) -> Run:
+    # A reservation that still stands is of a request that a crash cut: it may have cost that.
+    spent = run.usage + Usage(cost_usd=run.reserved_usd)
+    return replace(run, usage=spent, reserved_usd=event.reserved_usd)
+
+
 def _answered(run: Run, event: ModelAnswered, at: float) -> Run:
     if run.calls:
         raise IllegalTransition(f"ModelAnswered while run {run.id} has calls open")
@@ -400,11 +421,18 @@ def _answered(run: Run, event: ModelAnswered, at: float) -> Run:
         progressed=True,
         attempts=0,
         ask_next="",
+        reserved_usd=0.0,
     )
 
 
 def _fail_attempt(run: Run, event: ModelFailed, at: float) -> Run:
-    return replace(run, attempts=event.attempt, ask_next=event.next_model)
+    return replace(
+        run,
+        attempts=event.attempt,
+        ask_next=event.next_model,
+        usage=run.usage + Usage(cost_usd=event.cost_usd),
+        reserved_usd=0.0,
+    )
 
 
 def _exceed(run: Run, event: ContextExceeded, at: float) -> Run:
@@ -485,6 +513,7 @@ _APPLY: dict[type[Event], Callable[[Run, Any, float], Run]] = {
     InputPromoted: _read,
     InputSuperseded: _drop,
     InputRefused: _drop,
+    ModelAsked: _reserve,
     ModelAnswered: _answered,
     ModelFailed: _fail_attempt,
     ContextExceeded: _exceed,

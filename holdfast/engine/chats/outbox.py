@@ -8,7 +8,6 @@ be sent after all, what was not sent can be dropped.
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from math import inf
 
 import anyio
 from anyio.abc import TaskGroup
@@ -62,7 +61,6 @@ class Counts(Value):
     sent: int
     repeated: int  # copies of what may have arrived before
     dead: int
-    oldest_s: float  # the age of what waits longest to be sent
 
 
 async def _nowhere() -> Address | None:
@@ -140,16 +138,13 @@ class Outbox:
 
     def counts(self) -> Counts:
         """Return the figures, from memory."""
-        waiting = self._lanes.messages.values()
-        oldest = min((m.now.queued_at for m in waiting), default=inf)
         return Counts(
-            pending=len(waiting),
+            pending=len(self._lanes.messages),
             lanes=len(self._lanes),
             held=len(self._held),
             sent=self._sent,
             repeated=self._lanes.repeated,
             dead=self._dead,
-            oldest_s=max(0.0, self._clock.now() - oldest),
         )
 
     async def missed(self) -> list[Outbound]:

@@ -15,6 +15,7 @@ from holdfast.core.chat import access
 from holdfast.core.chat.access import AccessDenied
 from holdfast.core.chat.chats import HomeChosen, RestartAsked
 from holdfast.core.inbox import Mode
+from holdfast.core.session.compaction import Filling
 from holdfast.core.session.session import SessionSuspended
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Usage
 from holdfast.engine.chats.book import ChatBook
@@ -65,8 +66,8 @@ class Conversation:
         self.facts.append(address.BusyModeChosen(key=self._place.key, mode=mode))
 
     async def choose_model(self, name: str) -> str:
-        """Another model of the same provider for this session; empty: the configured one."""
-        chosen = named_model(self._parts.model, name)
+        """Choose another model for this session; empty: the configured one."""
+        chosen = named_model(self._parts.models, name)
         here = await self._session(await self._book.route(self._place))
         return await here.choose_model(chosen)
 
@@ -86,6 +87,14 @@ class Conversation:
     async def usage(self) -> Usage:
         """Tokens this session has spent."""
         return await (await self._current()).usage()
+
+    async def context(self) -> Filling:
+        """Return what fills the model's window."""
+        return await (await self._current()).context()
+
+    async def compact(self, focus: str) -> Filling | None:
+        """Replace the beginning of what the model reads by notes."""
+        return await (await self._current()).compact(focus)
 
     async def sessions(self) -> Sequence[ChatSession]:
         """Every session this conversation has had, the oldest first."""

@@ -16,17 +16,23 @@ from holdfast.core.intents import Answer, Principal
 from holdfast.core.messages import User
 from holdfast.core.run import run
 from holdfast.core.session import answers, placement, session
+from holdfast.core.session.compaction import Filling
 from holdfast.core.session.replies import SUPERSEDED
 from holdfast.core.session.session import ModelChosen, SessionReopened, Undone
 from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionKey, Usage, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.reads import view_of
+from holdfast.engine.runs.asking import Asking
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
 from holdfast.gateway import ChatStatus, Gateway
 from holdfast.journal.journal import Journal
+from holdfast.models.model import Models
 
+NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."
+RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
+NOTHING_YET = "Nothing was said here yet."
 FIRST_WORDS = 60  # characters of a session's first words
 
 # Whether they may, by that role, have a say in a run that works for that owner.
@@ -50,7 +56,8 @@ class CommandDeps(Value):
     journal: Journal
     sessions: Sessions
     clock: Clock
-    model: str  # that is configured
+    models: Models
+    asking: Asking
 
 
 class Dialogue(Value):
@@ -77,7 +84,7 @@ class Dialogue(Value):
                 question=busy.calls[asked].question if busy and asked else "",
                 approvals=self._answerable(now),
                 busy_mode=mode,
-                model=now.model or self._parts.model,
+                model=now.model or self._parts.models.main.name,
                 suspended=now.status is SessionStatus.SUSPENDED,
                 health=health,
                 now=self._parts.clock.now(),
@@ -132,7 +139,7 @@ class Dialogue(Value):
             return (ModelChosen(model=chosen, by=self._by.who),)
 
         await self._parts.sessions.change(self.key, decide)
-        return chosen or self._parts.model
+        return chosen or self._parts.models.main.name
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
@@ -183,6 +190,26 @@ class Dialogue(Value):
                 spent += found.usage
         return spent
 
+    async def context(self) -> Filling:
+        """Return what fills the model's window."""
+        async with self._parts.sessions.load(self.key) as loaded:
+            if loaded is None:
+                raise Refused("nothing_said", NOTHING_YET)
+            return self._parts.asking.filling(loaded)
+
+    async def compact(self, focus: str) -> Filling | None:
+        """Replace the beginning of what the model reads by notes; None: nothing to leave out."""
+        async with self._parts.sessions.load(self.key) as loaded:
+            if loaded is None:
+                raise Refused("nothing_said", NOTHING_YET)
+            _check_idle(loaded)
+            done = await self._parts.asking.compact_now(loaded, focus)
+            if done is None:
+                return None
+            _check_idle(loaded)  # it may have taken a while
+            await self._parts.sessions.append(loaded, done).wait()
+            return self._parts.asking.filling(loaded)
+
     async def first_words(self) -> str:
         """Return the first message, on one line."""
         async with self._parts.sessions.load(self.key) as loaded:
@@ -205,13 +232,12 @@ class Dialogue(Value):
         return was_suspended
 
 
-def named_model(configured: str, name: str) -> str:
-    """The whole name of a model of the configured provider; empty: the configured one."""
-    provider = configured.partition("/")[0]
-    asked, _, rest = name.partition("/")
-    if name and rest and asked != provider:
-        raise Refused("no_such_model", f"Only models of {provider} can be had here.")
-    return f"{provider}/{rest or name}" if name else ""
+def named_model(models: Models, name: str) -> str:
+    """Return the whole name of a model that is served; empty: the configured one."""
+    chosen = models.full_name(name) if name else ""
+    if name and not chosen:
+        raise Refused("no_such_model", NO_SUCH_MODEL.format(", ".join(models.providers)))
+    return chosen
 
 
 def _stopped(loaded: LoadedSession, those: Sequence[run.Run], reason: str) -> list[Fact]:
@@ -220,10 +246,15 @@ def _stopped(loaded: LoadedSession, those: Sequence[run.Run], reason: str) -> li
     return [fact for run_id in asked for fact in session.stop(loaded.session, run_id, reason)]
 
 
+def _check_idle(loaded: LoadedSession) -> None:
+    if loaded.session.runs:
+        raise Refused("session_busy", RUN_ACTIVE)
+
+
 def _last_words(loaded: LoadedSession | None) -> str:
     """Return the last message to the agent; refused while a run is active."""
-    if loaded is not None and loaded.session.runs:
-        raise Refused("session_busy", "Something is at work here. /stop it first.")
+    if loaded is not None:
+        _check_idle(loaded)
     said = loaded.transcript.last_input() if loaded else ""
     if loaded is None or not (said or loaded.transcript.last_images()):
         raise Refused("nothing_said", "There is nothing here to take back.")

@@ -24,6 +24,7 @@ from holdfast.commands.command import Command
 from holdfast.core.approval.approval import Choice, Role
 from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import Principal, RequestKey, Steer, Submit
+from holdfast.core.session.compaction import Filling
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import Owner, Part, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine.admin.sessions import RUNS
@@ -196,8 +197,8 @@ class Seat:
         self._busy = self._mode = mode
 
     async def choose_model(self, name: str) -> str:
-        """Another model of the same provider for this session; empty: the configured one."""
-        return await self._here.choose_model(named_model(self._parts.model, name))
+        """Choose another model for this session; empty: the configured one."""
+        return await self._here.choose_model(named_model(self._parts.models, name))
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
@@ -217,6 +218,14 @@ class Seat:
     async def usage(self) -> Usage:
         """Tokens this session has spent."""
         return await self._here.usage()
+
+    async def context(self) -> Filling:
+        """Return what fills the model's window."""
+        return await self._here.context()
+
+    async def compact(self, focus: str) -> Filling | None:
+        """Replace the beginning of what the model reads by notes."""
+        return await self._here.compact(focus)
 
     async def sessions(self) -> Sequence[ChatSession]:
         """The operator's latest sessions, those that began first first."""

@@ -16,10 +16,12 @@ from msgspec.structs import replace
 
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.redaction import Redactor
-from holdfast.core.run import limits, run
-from holdfast.core.run.context import ContextExceeded
+from holdfast.core.run import budget, limits, run
+from holdfast.core.run.budget import OverBudget
+from holdfast.core.run.context import ContextExceeded, HistoryCompacted
 from holdfast.core.run.limits import Limits, StopRetrying
-from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelFailed, Run
+from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelAsked, ModelFailed, Run
+from holdfast.core.session.compaction import Filling
 from holdfast.core.types import Fact, RunId, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs.breaker import Breaker
@@ -27,6 +29,7 @@ from holdfast.engine.runs.compactor import TOO_LONG, Compactor, without_change
 from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.outcomes import plain
 from holdfast.engine.runs.prompt import STANDING, system_prompt
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Overflow, Rejected, Transient
 from holdfast.models.model import (
@@ -36,12 +39,19 @@ from holdfast.models.model import (
     Reasoning,
     Request,
     Text,
-    ToolSpec,
 )
 
 log = logging.getLogger(__name__)
 
-RECALL = "recall"  # the tool that is offered once results may have been shortened
+PRICE_NOT_KNOWN = (
+    "A run may spend ${usd:g} (limits.run_usd), and the price of {model} is not known. "
+    "Set usd_per_m_input and usd_per_m_output of the model."
+)
+EXHAUSTED = (
+    "The run used its budget of ${usd:g} (limits.run_usd): the next request to the model could "
+    "cost more than the ${left:.4f} that are left."
+)
+ASKED = "asked"  # the reason of a compaction that a user wanted
 
 
 class GaveUp(Value):
@@ -58,20 +68,19 @@ class Asking:
         self,
         sessions: Sessions,
         models: Models,
-        tools: Sequence[ToolSpec],
+        toolbox: Toolbox,
         clock: Clock,
-        budget: Limits,
+        bounds: Limits,
         redactor: Redactor,
     ) -> None:
         self._sessions = sessions
         self._models = models
-        self._tools = [t for t in tools if t.name != RECALL]
-        self._with_recall = tools
+        self._toolbox = toolbox
         self._clock = clock
-        self._limits = budget
+        self._limits = bounds
         self._redactor = redactor
         self._breaker = Breaker()
-        self._compactor = Compactor(models.small or models.main, tools)
+        self._compactor = Compactor(models.small or models.main, toolbox)
 
     async def ask(self, at: DrivenRun, now: Run, turn: int) -> ModelAnswered | GaveUp | None:
         """Ask until a model answers or none is left; None: fold again, there is more to do first."""
@@ -79,29 +88,38 @@ class Asking:
             error = f"The run used its {self._limits.turns} turns without coming to an end."
             return GaveUp("turns_exhausted", error)
         chain = self._chain(now)
-        system = self._system(at.loaded, now, chain[0])
+        system = self._system(at.loaded, now.id, chain[0])
         if run.may_compact(now) and self._compactor.is_due(
             at.loaded.transcript, system, chain[0].window
         ):
             return await self.compact(at, now, "full")
+        return await self._try_all(at, now, turn, chain, system)
+
+    async def _try_all(
+        self, at: DrivenRun, now: Run, turn: int, chain: tuple[Candidate, ...], system: str
+    ) -> ModelAnswered | GaveUp | None:
+        """Ask one after the other."""
         rejected = list[Rejected]()
         for attempt in count(now.attempts + 1):
             candidate, *others = chain
+            room = await self._reserve(at, turn, attempt, candidate, system)
+            if isinstance(room, GaveUp):
+                return room
             try:
-                answer = await self._stream(at, now, turn, candidate)
+                answer = await self._stream(at, now, turn, candidate, room)
             except JournalUnavailable:
                 raise  # not the model's doing
             except Overflow as error:
                 return self._exceed(at, turn, str(error))
             except Rejected as error:
-                self._breaker.failed(candidate.name, self._clock.now(), None)
+                self._breaker.failed(candidate.id, self._clock.now(), None)
                 rejected.append(error)
                 if not others:
                     return self._all_refused(rejected)
                 self._fail_over(at, turn, attempt, candidate, error, others[0])
                 chain = tuple(others)
             except Transient as error:
-                self._breaker.failed(candidate.name, self._clock.now(), error.retry_after_s)
+                self._breaker.failed(candidate.id, self._clock.now(), error.retry_after_s)
                 decided = limits.retry(
                     self._limits, attempt, error.retry_after_s, random(), len(chain)
                 )
@@ -114,9 +132,36 @@ class Asking:
                 if wait_s:
                     await self._clock.sleep(wait_s)
             else:
-                self._breaker.answered(candidate.name)
+                self._breaker.answered(candidate.id)
                 return self._answered(at.id, turn, answer, candidate)
         raise AssertionError("counting ended")
+
+    async def _reserve(
+        self, at: DrivenRun, turn: int, attempt: int, candidate: Candidate, system: str
+    ) -> int | GaveUp:
+        """Reserve the worst case of the request; the tokens that its answer may have, 0: any."""
+        usd, price = self._limits.run_usd, candidate.price
+        if not usd or price.free:
+            return 0
+        if not price.known:
+            return GaveUp("price_not_known", PRICE_NOT_KNOWN.format(model=candidate.name, usd=usd))
+        now = at.loaded.session.runs[at.id]
+        reads = self._compactor.filling(at.loaded.transcript, system, 0).used
+        found = budget.reserve(
+            usd, now.usage.cost_usd + now.reserved_usd, reads, price.input / 1e6, price.output / 1e6
+        )
+        if isinstance(found, OverBudget):
+            return GaveUp("budget_exhausted", EXHAUSTED.format(usd=usd, left=found.left_usd))
+        asked = ModelAsked(
+            run_id=at.id,
+            turn=turn,
+            attempt=attempt,
+            model=candidate.name,
+            reserved_usd=found.usd,
+            max_output=found.max_output,
+        )
+        await at.record(asked).wait()
+        return found.max_output
 
     def _chain(self, now: Run) -> tuple[Candidate, ...]:
         """Return the models to ask, in order."""
@@ -129,7 +174,7 @@ class Asking:
     async def compact(self, at: DrivenRun, now: Run, reason: str) -> GaveUp | None:
         """Shorten what the model reads, and record it."""
         first = self._chain(now)[0]
-        transcript, system = at.loaded.transcript, self._system(at.loaded, now, first)
+        transcript, system = at.loaded.transcript, self._system(at.loaded, at.id, first)
         done = await self._compactor.compact(transcript, system, first.window, reason, at.id)
         if done is None and now.exceeded:
             return GaveUp("context_overflow", TOO_LONG)
@@ -156,6 +201,7 @@ class Asking:
         wait_s: float = 0.0,
     ) -> None:
         """Record a failed attempt, and what follows."""
+        billed = isinstance(error, Transient) and error.billed
         log.warning(
             "model call failed, trying again",
             extra={"run_id": at.id, "attempt": attempt, "model": asked.name, "error": str(error)},
@@ -169,6 +215,7 @@ class Asking:
             next_model=next_one.name,
             wait_s=wait_s,
             retry_after_s=(error.retry_after_s or 0.0) if isinstance(error, Transient) else 0.0,
+            cost_usd=at.loaded.session.runs[at.id].reserved_usd if billed else 0.0,
         )
         at.record(*self._voided(at, turn, str(error)), failed)
 
@@ -182,10 +229,12 @@ class Asking:
             return ()
         return (MessageVoided(run_id=at.id, turn=turn, reason=plain(reason)),)
 
-    async def _stream(self, at: DrivenRun, now: Run, turn: int, candidate: Candidate) -> Answer:
+    async def _stream(
+        self, at: DrivenRun, now: Run, turn: int, candidate: Candidate, max_output: int
+    ) -> Answer:
         text, thought = self._redactor.stream(), self._redactor.stream()
         tell = partial(self._tell, at, turn)
-        request = self._request(at.loaded, now, candidate)
+        request = self._request(at.loaded, now, candidate, max_output)
         async with aclosing(candidate.model.stream(request)) as pieces:
             async for piece in pieces:
                 match piece:
@@ -213,9 +262,23 @@ class Asking:
             raise Cut
         self._sessions.delta(at.loaded, kind(run_id=at.id, turn=turn, text=text))
 
-    def _system(self, loaded: LoadedSession, now: Run, candidate: Candidate) -> str:
+    def filling(self, loaded: LoadedSession) -> Filling:
+        """Return what fills the window of the session's model now."""
+        first = self._models.named(loaded.session.model)
+        system = self._system(loaded, None, first)
+        return self._compactor.filling(loaded.transcript, system, first.window)
+
+    async def compact_now(self, loaded: LoadedSession, focus: str) -> HistoryCompacted | None:
+        """Return the fact that compacts a session without an active run; None: nothing to do."""
+        first = self._models.named(loaded.session.model)
+        system = self._system(loaded, None, first)
+        return await self._compactor.compact(
+            loaded.transcript, system, first.window, ASKED, RunId(""), focus
+        )
+
+    def _system(self, loaded: LoadedSession, run_id: RunId | None, candidate: Candidate) -> str:
         transcript = loaded.transcript
-        instructions = transcript.instructions.get(now.id, "")
+        instructions = transcript.instructions.get(run_id, "") if run_id else ""
         return system_prompt(
             loaded.session.workspace,
             instructions,
@@ -223,20 +286,19 @@ class Asking:
             standing=candidate.profile.prompt or STANDING,
         )
 
-    def _request(self, loaded: LoadedSession, now: Run, candidate: Candidate) -> Request:
+    def _request(
+        self, loaded: LoadedSession, now: Run, candidate: Candidate, max_output: int
+    ) -> Request:
         transcript = loaded.transcript
         return Request(
             model=candidate.name.partition("/")[2],
-            system=self._system(loaded, now, candidate),
+            system=self._system(loaded, now.id, candidate),
             messages=transcript.for_model(candidate.name),
-            tools=self._offered(candidate, compacted=transcript.compacted is not None),
+            tools=self._toolbox.offered(
+                candidate.profile, compacted=transcript.compacted is not None
+            ),
+            max_output=max_output,
         )
-
-    def _offered(self, candidate: Candidate, *, compacted: bool) -> Sequence[ToolSpec]:
-        """Return the tools that the model may call."""
-        if names := candidate.profile.tools:
-            return [t for t in self._with_recall if t.name in names]
-        return self._with_recall if compacted else self._tools
 
     def _answered(
         self, run_id: RunId, turn: int, answer: Answer, candidate: Candidate

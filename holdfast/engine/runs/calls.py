@@ -6,7 +6,7 @@ Whatever a tool does or raises, its call ends as a result the model can read.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -29,6 +29,7 @@ from holdfast.engine.runs import outcomes
 from holdfast.engine.runs.approvals import Judged, Permits, new_request_id, requested
 from holdfast.engine.runs.driven import DrivenRun
 from holdfast.engine.runs.progress import CallProgress
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import ToolFailed
 from holdfast.journal.journal import Pending
@@ -83,7 +84,7 @@ class Calls:
 
     def __init__(
         self,
-        tools: Iterable[Tool[Any]],
+        toolbox: Toolbox,
         blobs: BlobStore,
         clock: Clock,
         sessions: Sessions,
@@ -92,7 +93,7 @@ class Calls:
         own: Path,
         begun: Callable[[LoadedSession, ProcessId], None],
     ) -> None:
-        self._tools: Mapping[str, Tool[Any]] = {t.name: t for t in tools}
+        self._toolbox = toolbox
         self._blobs = blobs
         self._clock = clock
         self._sessions = sessions
@@ -103,7 +104,7 @@ class Calls:
 
     def on_crash(self, call: Call) -> OnCrash:
         """Return what the call's tool declares for a crash; unknown for a tool that is gone."""
-        tool = self._tools.get(call.proposal.tool)
+        tool = self._toolbox.find(call.proposal.tool)
         return OnCrash.UNKNOWN if tool is None else tool.on_crash
 
     async def settle(self, run: DrivenRun, calls: Sequence[Call]) -> None:
@@ -123,7 +124,7 @@ class Calls:
             raise several.exceptions[0] from None  # they all failed to record: one says it
 
     def _only_reads(self, call: Call) -> bool:
-        tool = self._tools.get(call.proposal.tool)
+        tool = self._toolbox.find(call.proposal.tool)
         return tool is not None and tool.effect is Effect.READ
 
     async def _settle(self, at: CallAtWork) -> None:
@@ -189,9 +190,9 @@ class Calls:
     def _find(self, call: Call) -> tuple[Tool[Any], msgspec.Struct] | str:
         """The call's tool and its arguments, or what is wrong with it."""
         proposal = call.proposal
-        tool = self._tools.get(proposal.tool)
+        tool = self._toolbox.find(proposal.tool)
         if tool is None:
-            names = ", ".join(sorted(self._tools))
+            names = ", ".join(self._toolbox.names)
             return f"There is no tool called {proposal.tool!r}. There are: {names}."
         try:
             return tool, msgspec.json.decode(proposal.arguments or "{}", type=tool.arguments)
@@ -271,7 +272,7 @@ class Calls:
         """End what is left of calls whose run is stopped. Never raises: the run ends anyway."""
         begun = (machine.CallStatus.STARTED, machine.CallStatus.DOUBTFUL)
         for call in calls:
-            tool = self._tools.get(call.proposal.tool)
+            tool = self._toolbox.find(call.proposal.tool)
             if tool is None or tool.abort is None or call.status not in begun:
                 continue
             at = CallAtWork(run, call)

@@ -6,7 +6,6 @@ about the session; if its messages have changed meanwhile (a reset, an undo), th
 """
 
 import logging
-from collections.abc import Sequence
 from contextlib import aclosing
 
 import anyio
@@ -18,8 +17,9 @@ from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Plan, Window, tokens
 from holdfast.core.session.history import Transcript
 from holdfast.core.types import RunId, Usage, Value
+from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.errors import HoldfastError, JournalUnavailable
-from holdfast.models.model import Answer, Candidate, Request, ToolSpec
+from holdfast.models.model import Answer, Candidate, Request
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class _Notes(Value):
 class Compactor:
     """Compacts the histories of all sessions."""
 
-    def __init__(self, writer: Candidate, tools: Sequence[ToolSpec]) -> None:
+    def __init__(self, writer: Candidate, toolbox: Toolbox) -> None:
         self._writer = writer  # of the notes
-        self._tools = sum(tokens(f"{t.name}{t.description}{t.schema}") for t in tools)
+        self._toolbox = toolbox
 
     def is_due(self, transcript: Transcript, system: str, window: int) -> bool:
         """Tell if the next request, with these instructions, would fill the window too far."""
@@ -59,7 +59,7 @@ class Compactor:
 
     def _overhead(self, system: str) -> int:
         """Return the tokens around the messages, roughly: instructions and tools."""
-        return tokens(system) + self._tools
+        return tokens(system) + self._toolbox.size
 
     async def compact(
         self,

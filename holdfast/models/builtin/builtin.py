@@ -11,14 +11,12 @@ from pathlib import Path
 
 from holdfast.errors import Rejected
 from holdfast.models.builtin.child import Limits, Loading, ModelProcess, check_memory, gigabytes
-from holdfast.models.builtin.parts import BUILTIN, ModelFolder
+from holdfast.models.builtin.parts import NAME, ModelFolder
 from holdfast.models.builtin.protocol import WINDOW, TurnParser, encode
 from holdfast.models.model import Piece, Request
 from holdfast.models.peer import Settings
 from holdfast.models.transport import Outgoing, Server, Transport
 
-NAME = "builtin"
-ID = f"{NAME}/{BUILTIN.id}"
 STALL_S = 600.0  # it reads a long conversation in silence, on a slow machine for minutes
 MEMORY_MB = 1_500  # of the process: 1.1 GB of the model's file, and 0.3 GB of its own
 MOST_THREADS = 8  # more are no faster: memory is the limit

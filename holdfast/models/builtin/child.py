@@ -126,7 +126,8 @@ class ModelProcess:
         check_memory(self.limits)
         key = secrets.token_hex(24)
         settings = msgspec.json.encode(msgspec.structs.replace(self._loading, key=key))
-        with open(self._log, "wb", opener=_private) as log:
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
             self._process = await anyio.open_process(
                 self._program,
                 stdin=PIPE,
@@ -136,6 +137,8 @@ class ModelProcess:
                 cwd="/",
                 start_new_session=True,
             )
+        finally:
+            os.close(log)
         try:
             with anyio.fail_after(LOAD_S):
                 told = await self._greet(self._process, settings + b"\n")
@@ -197,7 +200,3 @@ def free_memory(meminfo: Path = MEMINFO) -> int | None:
 def gigabytes(size: int) -> str:
     """Write a size for people."""
     return f"{size / 1e9:.1f} GB"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -82,6 +82,10 @@ BUILTIN = ModelFiles(
 )
 
 
+NAME = "builtin"  # of the provider
+ID = f"{NAME}/{BUILTIN.id}"
+
+
 class ModelFolder:
     """The folder with the model, in a home. All users of the home share it."""
 

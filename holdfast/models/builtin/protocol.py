@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
+from holdfast.core.messages import Assistant, Message, System, ToolResult, User
 from holdfast.errors import Rejected
 from holdfast.models.building import Building, GrowingCall
 from holdfast.models.completions import AnswerParser
@@ -52,6 +52,7 @@ _SHORT = {
 }
 # Conversations. Only those are shown whose tools are all offered.
 _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
+    ("What is 2 + 3?", (), "2 + 3 is 5."),
     (
         "Which port is used?",
         (
@@ -81,7 +82,6 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
         (("terminal", {"command": "echo end >> log.txt && wc -l log.txt"}, "3 log.txt"),),
         "I added end to log.txt. It has 3 lines now.",
     ),
-    ("What is 2 + 3?", (), "5"),
 )
 _BLIND = "[The user sent an image. You cannot see images: say so.]"
 _CUT = "\n[… {} more characters]"

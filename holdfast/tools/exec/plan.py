@@ -43,7 +43,7 @@ _ELSEWHERE = (
 )
 
 
-class Plan(Value):
+class CommandPlan(Value):
     """The commands, programs and directory of one call."""
 
     what: Parsed | Opaque
@@ -105,13 +105,15 @@ def _programs(what: Parsed | Opaque, path: str) -> dict[str, str]:
     return {n: where for n, where in found.items() if where and os.path.isabs(where)}
 
 
-def make(command: str, cwd: str, profile: Profile, path: str, home: str, *, moved: bool) -> Plan:
-    """Plan `command`, with programs searched on `path`. Reads the disk."""
+def make(
+    command: str, cwd: str, profile: Profile, path: str, home: str, *, moved: bool
+) -> CommandPlan:
+    """CommandPlan `command`, with programs searched on `path`. Reads the disk."""
     what = parse(command)
     bash = _bash(what, path)
     if bash is None:
         raise ToolFailed("No command can run here, because bash is not installed.")
-    return Plan(what, _programs(what, path), bash, cwd, profile, home, moved)
+    return CommandPlan(what, _programs(what, path), bash, cwd, profile, home, moved)
 
 
 def _bash(what: Parsed | Opaque, path: str) -> str | None:
@@ -134,7 +136,7 @@ def keeps_off_links(programs: Mapping[str, str], level: Level) -> bool:
     return sys.platform == "linux" and os.path.basename(os.path.realpath(grep)) == "grep"
 
 
-def files(plan: Plan, own: str = "") -> dict[str, str]:
+def files(plan: CommandPlan, own: str = "") -> dict[str, str]:
     """Hash the programs outside of the system's directories and the files named by words. Blocks.
 
     The gateway's `own` home is left out, because it changes with every decision.
@@ -155,13 +157,13 @@ def files(plan: Plan, own: str = "") -> dict[str, str]:
     return prints
 
 
-def _is_elsewhere(path: str, plan: Plan, own: str) -> bool:
+def _is_elsewhere(path: str, plan: CommandPlan, own: str) -> bool:
     if any(below(path, root) for root in (plan.profile.workspace, plan.home) if root):
         return False
     return any(below(path, root) for root in (*_ELSEWHERE, own) if root)
 
 
-def _named(plan: Plan) -> Iterator[str]:
+def _named(plan: CommandPlan) -> Iterator[str]:
     """Yield the files that a word may name, in `cwd` or in a directory named by another word."""
     words = [_at_home(word, plan) for word in _words(plan.what)]
     places = _places(words, plan.cwd)
@@ -210,7 +212,7 @@ def _split(text: str) -> list[str]:
         return _PART.findall(text)
 
 
-def _at_home(word: str, plan: Plan) -> str:
+def _at_home(word: str, plan: CommandPlan) -> str:
     if word != "~" and not word.startswith("~/"):
         return word
     confined = plan.home and not plan.profile.unsandboxed

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.channels.text.links import defang, hosts
-from holdfast.channels.text.render import Part, telegram, utf16_length
+from holdfast.channels.text.render import RenderedText, telegram, utf16_length
 from tests.fakes.telegram_markup import parse_html
 
 NAMED = frozenset({"example.org"})
@@ -26,11 +26,11 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=8)), max_size=60).map("".join)
 
 
-def render(text: str) -> Part | None:
+def render(text: str) -> RenderedText | None:
     return telegram(text, named_hosts=NAMED)
 
 
-def shown(text: str) -> Part:
+def shown(text: str) -> RenderedText:
     part = render(text)
     assert part is not None
     return part

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast import __version__
+from holdfast.cli.line.chat import HELP, TO_CONTINUE
 from tests.cli import Place, read_until, terminal
 from tests.fakes.model_server import ModelServer, Wait, serve, stream, token
 
@@ -54,11 +55,11 @@ async def test_the_conversation_says_what_it_is_and_how_to_come_back(place: Plac
         said = await screen.read_until("› ")
         assert f"Holdfast {__version__} · openai/fake · {place.work} · " in said
         await screen.type("/help\n")
-        assert "drops a line that is being typed" in await screen.read_until("\n› ")
+        assert HELP.splitlines()[0] in await screen.read_until("\n› ")
         await screen.type("say:one\n")
         await screen.read_until("one\r\n› ")
         await screen.type("/exit\n")
-        said = await screen.read_until("to go on: holdfast --session ")
+        said = await screen.read_until(TO_CONTINUE)
         assert await screen.process.wait() == 0
 
 
@@ -84,7 +85,7 @@ async def test_an_interrupt_drops_the_line_that_is_being_typed_and_only_else_lea
         await screen.type("say:that\n")
         assert "not this" not in await screen.read_until("that\r\n› ")
         screen.process.send_signal(signal.SIGINT)
-        assert (await screen.read_until("to go on:")).startswith("\r\n")
+        assert (await screen.read_until(TO_CONTINUE)).startswith("\r\n")
         assert await screen.process.wait() == 0
 
 

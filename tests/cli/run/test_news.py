@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli.line.chat import SINCE, TO_CONTINUE
 from holdfast.cli.run import notes
 from tests.cli import Place, Terminal, terminal
 from tests.cli.door import EARLIER, REQUEST, RUN, Door
@@ -53,7 +54,7 @@ def background(command: str) -> str:
 async def leave(screen: Terminal) -> str:
     """Leave the conversation; its last words."""
     await screen.type("/quit\n")
-    said = await screen.read_until("to go on: holdfast --session ")
+    said = await screen.read_until(TO_CONTINUE)
     if not said.endswith("\n"):
         said += await screen.read_until("\n")
     assert await screen.process.wait() == 0
@@ -107,14 +108,14 @@ async def test_what_came_late_while_nobody_looked_is_shown_at_the_next_start(
     await hear(it, session_id, "process.ended")
     async with terminal(place, "--session", session_id) as screen:
         said = await screen.read_until("]\r\n› ")
-        assert re.search(r"since you last spoke here:\r\n● .*: exit code 0\r\n", said)
+        assert re.search(re.escape(SINCE) + r"\r\n● .*: exit code 0\r\n", said)
         assert "before" not in said
         assert "→ terminal" not in said
         await screen.type("say:seen\n")
         await screen.read_until("seen\r\n› ")
         await leave(screen)
     async with terminal(place, "--session", session_id) as screen:
-        assert "since you last spoke" not in await screen.read_until("› ")
+        assert SINCE not in await screen.read_until("› ")
 
 
 @pytest.mark.debian("bwrap")
@@ -179,7 +180,7 @@ async def test_one_interrupt_does_not_end_the_processes_that_would_end_with_us(
         screen.process.send_signal(signal.SIGINT)
         assert "Ctrl-C again" in await screen.read_until("\n› ")
         screen.process.send_signal(signal.SIGINT)
-        assert notes.PROCESSES_END not in await screen.read_until("to go on:")
+        assert notes.PROCESSES_END not in await screen.read_until(TO_CONTINUE)
         assert await screen.process.wait() == 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli.service.service import ALREADY_RUNNING, NO_UNIT, STAYS_STOPPED
 from holdfast.host.lock import read_owner
 from tests.cli import Place, read_until
 from tests.crash.evidence import facts
@@ -93,10 +94,10 @@ async def test_it_is_started_in_the_background_and_stopped_for_good(place: Place
     lines = dict(line.split(maxsplit=1) for line in shown.out.splitlines())
     assert (lines["state"], lines["wanted"], lines["pid"]) == ("ready", "running", str(pid))
     assert lines["runs"] == "0 running, 0 queued, 0 waiting"
-    assert lines["unit"].startswith("none installed")
+    assert lines["unit"] == NO_UNIT
     assert {"since", "address", "version", "sandbox"} <= lines.keys()
     again = await place.holdfast("gateway", "start")
-    assert (again.code, owner(place)) == (0, pid) and "running already" in again.out
+    assert (again.code, owner(place)) == (0, pid) and ALREADY_RUNNING in again.out
     logs = await place.holdfast("gateway", "logs", "-n", "100")
     assert f"ready on {lines['address']}" in logs.out
     stopped = await place.holdfast("gateway", "stop")
@@ -112,7 +113,7 @@ async def test_it_is_started_in_the_background_and_stopped_for_good(place: Place
 async def test_what_was_stopped_stays_down_at_a_boot_and_comes_up_when_asked_for(
     place: Place,
 ) -> None:
-    assert (await place.holdfast("gateway", "stop")).out == "It was not running. It stays down.\n"
+    assert (await place.holdfast("gateway", "stop")).out == f"{STAYS_STOPPED}\n"
     boot = await place.holdfast("gateway", "run", "--boot")
     assert (boot.code, "holdfast gateway start" in boot.err) == (0, True)
     assert said(place) == [("wanted", "stopped")], "nothing has served"

@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint
 from holdfast.api.schema.events import TERMINAL, Event
 from holdfast.cli.client.client import Client
 from holdfast.cli.tui.actions import Halt, SendMessage
+from holdfast.cli.tui.view import INTERRUPTED_BY_NEXT
 from holdfast.core.inbox import Mode
 from holdfast.core.types import Value
 from tests.cli.tui.desk import END, ENTER, SWITCH, UP, Desk, paste
@@ -300,7 +301,7 @@ def _not_shown(desk: Desk, events: Sequence[Event]) -> Iterator[str]:
             yield f"{first[0]} is not on the screen"
     ended = [e for e in events if e.event == "run.cancelled" and e.run_id in begun]
     for how, wanted in (
-        ("■ interrupted by your next words", sum(e.reason == "superseded" for e in ended)),
+        (INTERRUPTED_BY_NEXT, sum(e.reason == "superseded" for e in ended)),
         ("■ interrupted", len(ended)),
     ):
         if (times := desk.paper.printed.count(how)) != wanted:

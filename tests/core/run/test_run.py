@@ -38,6 +38,7 @@ from holdfast.core.run.run import (
     Event,
     MessageVoided,
     ModelAnswered,
+    ModelAsked,
     ModelFailed,
     Origin,
     Read,
@@ -106,6 +107,7 @@ FACTS: dict[str, Event] = {
     "words are read": InputPromoted(input_id=INPUT, run_id=RUN),
     "words are displaced": InputSuperseded(input_id=INPUT, run_id=RUN, reason="stopped"),
     "words may not be read": InputRefused(input_id=INPUT, run_id=RUN, reason="blocked"),
+    "the model is to be asked": ModelAsked(run_id=RUN, turn=1, attempt=1, model="a/b"),
     "the model answers": ModelAnswered(run_id=RUN, turn=1, text="hi"),
     "the model is asked again": MessageVoided(run_id=RUN, turn=1, reason="cut"),
     "an attempt at the model fails": ModelFailed(
@@ -137,6 +139,7 @@ ALLOWED = {
     "words are read": {"running": "running"},
     "words are displaced": {s: s for s in ("queued", "running", "waiting", "interrupted")},
     "words may not be read": {s: s for s in ("queued", "running", "waiting", "interrupted")},
+    "the model is to be asked": {"running": "running"},
     "the model answers": {"running": "running"},
     "the model is asked again": {"running": "running"},
     "an attempt at the model fails": {"running": "running"},

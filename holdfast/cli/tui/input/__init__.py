@@ -1,1 +1,1 @@
-"""What is typed: completion of commands and files, the history, and pasted text."""
+"""The input line: completion of commands and files, the history, and pasted text."""

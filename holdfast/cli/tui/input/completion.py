@@ -1,15 +1,15 @@
-"""What may be meant by the beginning of a word: a command, a file of the workspace, a path.
+"""Complete a word: to a command, a file of the workspace, or a path.
 
-`/` at the very beginning of the input is a command. `@` at a word's beginning is a file or a
+`/` at the beginning of the input is a command. `@` at the beginning of a word is a file or a
 directory below the workspace, found by a few of its letters. A word that looks like a path is
-completed as a shell would, and only when asked with Tab: paths are typed in passing, too.
+completed as a shell does, and only on Tab.
 
-A name with spaces or quotes comes in quotes. A mention stays in the input as it stands here:
-`@"my notes.txt"` says exactly which file is meant, and the agent has tools to read it.
+A name with spaces or quotes is quoted. A mention stays in the input as it is: `@"my notes.txt"`
+names exactly one file, and the agent has tools to read it.
 
-Names are the disk's, and whoever wrote them need not be a friend. What hides in one is shown
-escaped. One that could steer a terminal is not offered at all: put into the input as it is it
-would, and escaped it would be the name of nothing.
+Anyone may have written the names on the disk. Hidden characters in a name are shown escaped. A name
+that could steer a terminal is not offered: unescaped it would steer, escaped it would name no
+file.
 """
 
 import re
@@ -34,13 +34,13 @@ _COMMAND = re.compile(r"/([A-Za-z_]*)")
 _OPENED = re.compile(r"""(?<![^\s(\[{])(@?)(?:"([^"\n]*)|'([^'\n]*))\Z""")
 _BARE = re.compile(r"""(?<![^\s(\[{])(?:(@)(?!["'])|(?!["'(\[{@]))(\S*)\Z""")
 _PATHS = ("/", "~", "./", "../")
-_HARMLESS = frozenset({"Zs", "Mn"})  # odd spaces, variants of a picture: no more than hard to see
+_HARMLESS = frozenset({"Zs", "Mn"})  # odd spaces, variants of emoji: only hard to see
 
 
 class Word(Value):
     """A word that ends at the cursor and may be the beginning of something."""
 
-    length: int  # of all that a completion takes the place of
+    length: int  # of the text that a completion replaces
     text: str  # without `@` and quotes
     mention: bool
 
@@ -63,22 +63,21 @@ class InputCompleter(Completer):
     def get_completions(  # type: ignore[explicit-override]  # 3.12
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """All there is, whatever time it takes."""
+        """Return all completions; blocks on the disk."""
         return self._named(document) or self._found(self._words(document, complete_event))
 
     async def get_completions_async(  # type: ignore[explicit-override]  # 3.12
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """The same, with the disk asked in a thread."""
+        """Yield the same, with the disk read in a thread, which is abandoned if it hangs."""
         found = self._named(document)
         if not found and (words := self._words(document, complete_event)):
-            # Nobody waits for a disk that does not answer.
             found = await to_thread.run_sync(self._found, words, abandon_on_cancel=True)
         for completion in found:
             yield completion
 
     def _named(self, document: Document) -> list[Completion]:
-        """The commands that begin like the input; if none does, those with its letters."""
+        """Return the commands that begin like the input; if none does, those with its letters."""
         if (typed := _COMMAND.fullmatch(document.text_before_cursor)) is None:
             return []
         wanted = typed[1].lower()
@@ -88,7 +87,7 @@ class InputCompleter(Completer):
         return [_command(*one, typed=len(typed[0])) for one in sorted(fitting)]
 
     def _words(self, document: Document, event: CompleteEvent) -> list[Word]:
-        """What the end of the text before the cursor may be the beginning of, likeliest first."""
+        """Return the words that may end at the cursor, likeliest first."""
         cursor, begin = document.cursor_position, 0
         for first, end in self._spans(document.text):
             if first < cursor <= end:
@@ -103,7 +102,7 @@ class InputCompleter(Completer):
         ]
 
     def _found(self, words: list[Word]) -> list[Completion]:
-        """What there is for the first of `words` that there is something for."""
+        """Return the completions of the first of `words` that has any."""
         for word in words:
             find = self._files.below if word.mention else self._files.listed
             paths = [path for path in find(self.workspace, word.text) if _may_be_shown(path)]
@@ -143,7 +142,7 @@ def _may_be_shown(path: str) -> bool:
 
 
 def _offered(word: Word, path: str) -> Iterator[Completion]:
-    """The completion to `path`, unless no quotes can hold it."""
+    """Yield the completion to `path`, unless it cannot be quoted."""
     written = quoted(path)
     if written is None:
         return
@@ -155,5 +154,5 @@ def _offered(word: Word, path: str) -> Iterator[Completion]:
 
 
 def _last(path: str) -> str:
-    """The last name in `path`, with the slash of a directory."""
+    """Return the last name in `path`, with the slash of a directory."""
     return path[path.rfind("/", 0, -1) + 1 :]

@@ -1,11 +1,10 @@
 """Files to suggest: found below the workspace by a few of their letters, or listed as a shell does.
 
-A walk goes level by level, so what is near is found first, and ends after so many entries or so
-much time, whichever comes first: on a large tree a suggestion may be missing, but none is late.
-It follows no links. What it found is good for a moment, so that a word typed in one go is one
-walk.
+A walk goes level by level, so near files are found first. It ends after a number of entries or a
+time, whichever comes first: in a large tree a suggestion may be missing, but none is late. It
+follows no links. Its result is used for two seconds, so that typing a word takes one walk.
 
-Everything here may block on a slow disk and is meant for a thread.
+Everything here may block on a slow disk: call it in a thread.
 """
 
 import heapq
@@ -31,7 +30,7 @@ Rank = tuple[int, int, int, int, str]
 
 
 class _Walk(Value):
-    """What one walk found: paths below `root`, directories with a slash at the end."""
+    """The result of one walk: paths below `root`, directories with a slash at the end."""
 
     root: str
     hidden: bool
@@ -40,7 +39,7 @@ class _Walk(Value):
 
 
 class _Budget:
-    """How many entries one walk may still look at, and until when."""
+    """The limits of one walk: entries and time."""
 
     def __init__(self, entries: int, seconds: float) -> None:
         self._left = entries
@@ -51,12 +50,12 @@ class _Budget:
         return self._left <= 0 or time.monotonic() >= self._until
 
     def spend(self) -> None:
-        """One more entry."""
+        """Count one entry."""
         self._left -= 1
 
 
 class Files:
-    """Finds files. The walk it remembers is all that it keeps."""
+    """Finds files, and remembers the last walk."""
 
     def __init__(self, entries: int = ENTRIES, seconds: float = SECONDS) -> None:
         self._entries = entries
@@ -96,7 +95,7 @@ class Files:
         return paths
 
     def listed(self, workspace: Path, typed: str) -> list[str]:
-        """What a shell would make of `typed`, the beginning of a path."""
+        """Complete `typed`, the beginning of a path, as a shell does."""
         if typed == "~":
             return ["~/"]
         head, slash, tail = typed.rpartition("/")
@@ -110,7 +109,7 @@ class Files:
 
 
 def rank(query: str, path: str) -> Rank | None:
-    """How well `path` answers to `query`, in small letters; less is better, None not at all."""
+    """Rate how well `path` matches `query`, in lower case; less is better, None: no match."""
     low = path.lower()
     bare = low.rstrip("/")
     name = bare[bare.rfind("/") + 1 :]
@@ -133,7 +132,7 @@ def rank(query: str, path: str) -> Rank | None:
 
 
 def _spread(query: str, text: str) -> int:
-    """Over how many characters of `text` the letters of `query` lie; 0: they are not all there."""
+    """Return the length of the part of `text` with the letters of `query`; 0: not all are there."""
     at = -1
     for letter in query:
         if (at := text.find(letter, at + 1)) < 0:
@@ -145,7 +144,7 @@ def _spread(query: str, text: str) -> int:
 
 
 def quoted(path: str) -> str | None:
-    """`path` as it is written in the input. The quotes of a directory stay open: more may come."""
+    """Quote `path` for the input. The quotes of a directory stay open for more."""
     if not any(c.isspace() or c in "\"'" for c in path):
         return path
     for quote in ('"', "'"):
@@ -155,7 +154,7 @@ def quoted(path: str) -> str | None:
 
 
 def _directory(workspace: Path, named: str) -> str | None:
-    """The directory of that name below `workspace`, if there is one. No link leads out of it."""
+    """Return the directory of that name below `workspace`, if there is one. No link leads out."""
     with suppress(OSError, ValueError):
         place, root = os.path.realpath(workspace / named), os.path.realpath(workspace)
         if os.path.isdir(place) and inside(place, root):
@@ -181,7 +180,7 @@ def _walk(root: str, budget: _Budget, *, hidden: bool) -> Iterator[str]:
 
 
 def _entries(place: str, budget: _Budget) -> Iterator["os.DirEntry[str]"]:
-    """What lies in a directory, as far as the budget reaches; nothing where it cannot be read."""
+    """Yield the entries of a directory within the budget; none if it cannot be read."""
     with suppress(OSError, ValueError), os.scandir(place) as entries:
         for entry in entries:
             if budget.spent:
@@ -193,7 +192,7 @@ def _entries(place: str, budget: _Budget) -> Iterator["os.DirEntry[str]"]:
 def _is_directory(entry: "os.DirEntry[str]", *, follow: bool) -> bool:
     try:
         return entry.is_dir(follow_symlinks=follow)
-    except OSError:  # a link into nothing, or to where nobody may look
+    except OSError:  # a broken link, or a target that we may not read
         return False
 
 

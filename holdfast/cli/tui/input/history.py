@@ -1,13 +1,13 @@
-"""What was typed before, in this terminal and others: one JSON string a line, oldest first.
+"""The input history of all terminals: one JSON string per line, oldest first.
 
-Several terminals write to the file at once. A line is one write at its end, so none mixes with
-another, and nobody waits for a lock. What makes the file shorter puts a new one in its place;
-a line is not lost by that: whoever writes looks afterwards whether their file is still the one
-of that name, and writes again if not; and what came to the old file until it was replaced is
-taken over. A line may stand there twice thereby. Only one process shortens it at a time.
+Several terminals write to the file at once. A line is one write at the end of the file, so lines do
+not mix, and no lock is needed. To shorten the file, a process puts a new file in its place. No line
+is lost: a writer checks afterwards whether its file still has that name, and writes again if not;
+and lines that were added to the old file meanwhile are copied. So a line may be there twice. Only
+one process shortens the file at a time.
 
-Known secrets are taken out, what begins with a space is not kept, and what cannot be written
-is not kept either: a history is a convenience, and no reason for a prompt to fail.
+Known secrets are removed, and lines that begin with a space are not kept. If the file cannot be
+written, nothing is kept: the prompt must not fail because of its history.
 """
 
 import fcntl
@@ -37,8 +37,8 @@ _PIECE = 1 << 20
 class InputHistory(History):
     """The history of the input line, kept in `path`.
 
-    `whole` gives what a text stands for in the file, where it means something only here: the
-    labels of what was pasted are words to everybody else.
+    `whole` converts a text for the file: it replaces the labels of pasted text, which only this
+    terminal knows.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class InputHistory(History):
         self._whole = whole
 
     async def load(self) -> AsyncGenerator[str, None]:  # type: ignore[explicit-override]  # 3.12
-        """All that was typed, latest first. The file is read in a thread, once."""
+        """Yield all lines, latest first. The file is read in a thread, once."""
         if not self._loaded:
             kept = await to_thread.run_sync(read, self._path, abandon_on_cancel=True)
             self._take(kept)
@@ -58,11 +58,11 @@ class InputHistory(History):
             yield text
 
     def load_history_strings(self) -> Iterable[str]:  # type: ignore[explicit-override]  # 3.12
-        """What the file holds, latest first."""
+        """Return the lines of the file, latest first."""
         return reversed(read(self._path))
 
     def append_string(self, string: str) -> None:  # type: ignore[explicit-override]  # 3.12
-        """Keep it, unless it is not to be kept or was just typed before."""
+        """Keep a line, unless it begins with a space or repeats the last one."""
         text = self._redactor.clean(string)
         if not text.strip() or string.startswith(" ") or self._loaded_strings[:1] == [text]:
             return
@@ -70,15 +70,15 @@ class InputHistory(History):
         self.store_string(string)
 
     def store_string(self, string: str) -> None:  # type: ignore[explicit-override]  # 3.12
-        """Write it down, if that can be done."""
+        """Write a line to the file, if possible."""
         text = self._redactor.clean(self._whole(string))
         if len(text) <= LONGEST:
             with suppress(OSError):
                 append(self._path, [text])
 
     def _take(self, kept: list[str]) -> None:
-        """The file has been read, with or without what was typed meanwhile."""
-        if self._loaded:  # by another that asked at the same time
+        """Take the lines of the file, which may contain lines typed meanwhile."""
+        if self._loaded:  # by a concurrent call
             return
         typed = Counter(self._loaded_strings)
         for text in reversed(kept):
@@ -90,7 +90,7 @@ class InputHistory(History):
 
 
 def append(path: Path, texts: Iterable[str]) -> None:
-    """Put `texts` at the end, in one write."""
+    """Append `texts` in one write."""
     data = b"".join(map(_line, texts))
     for _ in range(_TRIES):
         with _opened(path, os.O_APPEND | os.O_CREAT) as file:
@@ -103,7 +103,7 @@ def append(path: Path, texts: Iterable[str]) -> None:
 
 
 def read(path: Path) -> list[str]:
-    """What is kept, oldest first, the same twice in a row once. Makes the file shorter if need be."""
+    """Return the lines, oldest first, without repeats in a row. Shorten the file if it is long."""
     try:
         with _opened(path) as file:
             data = _content(file)
@@ -115,13 +115,13 @@ def read(path: Path) -> list[str]:
 
 
 def _shorten(path: Path, file: int) -> None:
-    """Put the last lines in the place of `file`, which has that path, and what comes meanwhile."""
-    with suppress(OSError):  # another does it, or it cannot be done: then it stays as it is
+    """Replace `file`, which has that path, by one with its last lines and those added meanwhile."""
+    with suppress(OSError):  # another process does it, or it fails: the file stays as it is
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_still(path, file):
             return
         data = _content(file)
-        ended = data.rfind(b"\n") + 1  # of what is behind it, more may come
+        ended = data.rfind(b"\n") + 1  # the rest may be incomplete
         _replace(path, b"".join(map(_line, _texts(data[:ended])[-KEPT:])))
         if late := _texts(_content(file, ended)):
             append(path, late)
@@ -150,7 +150,7 @@ def _opened(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _is_still(path: Path, file: int) -> bool:
-    """Whether `file` is what is found at `path`."""
+    """Tell whether `file` is the file at `path`."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(file))
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def _content(file: int, begin: int = 0) -> bytes:
 
 
 def _line(text: str) -> bytes:
-    # What a terminal sends need not be UTF-8, and comes as half characters where it is not.
+    # Input that is not UTF-8 comes as lone surrogates.
     return msgspec.json.encode(text.encode("utf-8", "replace").decode()) + b"\n"
 
 

@@ -1,10 +1,10 @@
-"""What a `.gitignore` leaves out, as far as a list of suggestions has to know.
+"""The rules of `.gitignore` files, as far as a list of suggestions needs them.
 
-The last rule that fits counts. A rule without a slash is for names anywhere below, one with a
-slash for paths from the file's own directory on. Rules of one sort are one pattern, because
-they are asked about every file there is. Two things are only nearly right: what `**` may stand
-for in the middle, and escapes with a backslash. A file too many or too few in a list does no
-harm; a pattern that takes for ever would, so no rule here can.
+The last rule that matches counts. A rule without a slash is for names anywhere below, one with a
+slash for paths from the file's own directory. Adjacent rules of one sort become one pattern,
+because every file is matched. Two things are only approximate: `**` in the middle, and escapes
+with a backslash. A file too many or too few in a list does no harm; a slow pattern would, so none
+is slow.
 """
 
 import fnmatch
@@ -52,7 +52,7 @@ class IgnoreFile(Value):
     groups: tuple[_Group, ...]
 
     def verdict(self, path: str, name: str, *, directory: bool) -> bool | None:
-        """Whether `path` is left out; None: this file says nothing about it."""
+        """Tell whether `path` is ignored; None: no rule of this file matches."""
         path = path.removeprefix(self.below)
         for group in reversed(self.groups):
             if group.fits(path, name, directory=directory):
@@ -61,12 +61,12 @@ class IgnoreFile(Value):
 
 
 def read(below: str, text: str) -> IgnoreFile:
-    """The rules that `text` holds for the directory `below`."""
+    """Parse the rules in `text` for the directory `below`."""
     return IgnoreFile(below, _groups(text[:LONGEST]))
 
 
 def ignores(rules: tuple[IgnoreFile, ...], path: str, name: str, *, directory: bool) -> bool:
-    """Whether `path` is left out by the files above it, the nearest of which stands last."""
+    """Tell whether the files above `path`, the nearest last, ignore it."""
     for one in reversed(rules):
         if (verdict := one.verdict(path, name, directory=directory)) is not None:
             return verdict

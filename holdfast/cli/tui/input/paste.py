@@ -1,13 +1,13 @@
-"""What is pasted: a little as the text it is, much as a label that stands for it in the line.
+"""Pasted text: short text stays as it is, long text is shown as a label in the input line.
 
-A label is known only here, and only whole: exactly as it was made. Then its text goes in its
-place at submission, once, however often the label stands there, and what the text itself holds
-is not looked at again. Anything else that looks like a label is words. Nothing is forgotten
-while the terminal is open, so a line from the history, or one that waits, still has its text.
+Only a label exactly as it was made here is known. When the message is sent, the text replaces its
+label, once, even if the label is there several times; labels in the text itself are not replaced.
+Any other text that looks like a label stays as it is. Nothing is forgotten while the terminal is
+open, so a line from the history, or a waiting one, still has its text.
 
-An edit takes a label whole or leaves it whole (`mended`); so no text is lost in half a label.
+An edit removes a label completely or not at all (`mended`), so no text is lost.
 
-Where a terminal hands over the paths of pictures, the pictures are meant (cli/run/attachments.py).
+If a terminal pastes the paths of pictures, the pictures are attached (cli/run/attachments.py).
 """
 
 import re
@@ -24,7 +24,7 @@ from holdfast.core.types import Value
 
 LINES = 8
 CHARACTERS = 1000
-REMEMBERED = 4000  # characters of one pasted text that a history keeps
+REMEMBERED = 4000  # characters of one pasted text that the history keeps
 
 _LABEL = re.compile(r"\[(?:pasted text|image) \d+ · [^\[\]\n]*\]")
 _DROPPED: dict[int, int | str | None] = dict.fromkeys((*range(32), *range(0x7F, 0xA0)))
@@ -32,14 +32,14 @@ _DROPPED |= {ord("\n"): "\n", ord("\t"): "\t"} | dict.fromkeys(range(0xD800, 0xE
 
 
 class _Picture(Value):
-    """A picture, and where it was."""
+    """A picture and its path."""
 
     attachment: Attachment
     path: Path
 
 
 class Pastes:
-    """All that was pasted, by its label. `say` is told why a picture is none."""
+    """All pasted text and pictures, by label. `say` gets the reason why a picture is refused."""
 
     def __init__(self, say: Callable[[str], None] = lambda line: None) -> None:
         self._say = say
@@ -49,7 +49,7 @@ class Pastes:
         self._picture_numbers = count(1)
 
     def paste(self, data: str, into: str = "") -> str:
-        """What goes into the line for `data`; `into`: what stands there already."""
+        """Return what to insert for `data`; `into` is the present text of the line."""
         text = clean(data)
         if paths := attachments.dropped(text):
             try:
@@ -59,15 +59,15 @@ class Pastes:
         return self._text(text, into) if is_large(text) else text
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the labels in `text` begin and end."""
+        """Yield the begin and the end of each label in `text`."""
         return (found.span() for found in _LABEL.finditer(text) if self._knows(found[0]))
 
     def mended(self, before: str, after: str, cursor: int) -> tuple[str, int]:
-        """What an edit makes of the line: the text and the cursor.
+        """Correct an edit of the line; return the text and the cursor.
 
-        It made `after` of `before` and left the cursor where it was made. Where it took away a
-        part of a label, the rest goes too; what was put into a label comes behind it; where it
-        changed nothing but letters of one, nothing happens.
+        The edit turned `before` into `after` and left the cursor at its place. If it removed a
+        part of a label, the rest is removed too; text inserted into a label moves behind it; if
+        it only changed letters of a label, it is undone.
         """
         spans = list(self.spans(before))
         if len(before) == len(after):
@@ -76,7 +76,7 @@ class Pastes:
         end = begin + max(len(before) - len(after), 0)
         new = after[max(begin, 0) : cursor]
         if begin < 0 or before[:begin] + new + before[end:] != after:
-            return after, cursor  # all of it at once: nobody's typing
+            return after, cursor  # the whole line was replaced: not typed
         for first, last in spans:
             if first < begin == end < last:
                 begin = end = last
@@ -95,22 +95,22 @@ class Pastes:
         )
 
     def expand(self, text: str) -> str:
-        """`text` with what was pasted in the place of its label, the first of each."""
+        """Replace the first of each label in `text` by its pasted text."""
         left = dict(self._texts)
         return _LABEL.sub(lambda m: left.pop(m[0]).text if m[0] in left else m[0], text)
 
     def fold(self, text: str) -> str:
-        """`text` with labels for what was pasted: `expand` makes the same of it again."""
+        """Replace pasted text in `text` by its labels; `expand` reverses it."""
         for label, one in sorted(self._texts.items(), key=lambda item: -len(item[1].text)):
             if label not in text:
                 text = text.replace(one.text, label, 1)
         return text
 
     def take(self, text: str, workspace: Path | None = None) -> tuple[str, list[Attachment]]:
-        """What is submitted for `text`: its words, and the pictures in it, in their order.
+        """Return the message for `text`: its text, and its pictures in order.
 
-        With a workspace, also those that are mentioned with an @, but none that pasted text
-        happens to mention. Raises `Unreadable` if one of them cannot be sent.
+        With a workspace, pictures mentioned with an @ are included, except those in pasted text.
+        Raises `BadAttachment` if one of them cannot be sent.
         """
         labels = dict.fromkeys(m[0] for m in _LABEL.finditer(text) if m[0] in self._pictures)
         pictures = [self._pictures[label] for label in labels]
@@ -122,7 +122,7 @@ class Pastes:
         return self.expand(text), taken
 
     def remembered(self, text: str) -> str:
-        """`text` for a history: labels mean nothing to whoever reads it later."""
+        """Return `text` for the history, without labels."""
         return _LABEL.sub(lambda found: self._meaning(found[0]), text)
 
     def _meaning(self, label: str) -> str:
@@ -139,7 +139,7 @@ class Pastes:
 
     def _text(self, text: str, into: str) -> str:
         while (made := Pasted(next(self._text_numbers), text)).label in into:
-            pass  # somebody's words look like that: they stay words
+            pass  # the line already contains such a text: it is not a label
         self._texts[made.label] = made
         return made.label
 
@@ -152,10 +152,10 @@ class Pastes:
 
 
 def clean(data: str) -> str:
-    """`data` as text: one kind of line end, and nothing that steers a terminal."""
+    """Return `data` as text with one kind of line end and nothing that steers a terminal."""
     return data.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED)
 
 
 def is_large(text: str) -> bool:
-    """Whether pasted text is shown as a label."""
+    """Tell whether pasted text is shown as a label."""
     return text.strip("\n").count("\n") >= LINES or len(text) > CHARACTERS

@@ -1,0 +1,198 @@
+"""Requests of Anthropic's Messages API: encode a request as bytes.
+
+The server takes alternating turns of user and assistant. Results of calls are part of the user's
+turn and come first in it. Thoughts are sent back as they came. Four marks tell the server which
+prefixes to cache: the tools, the system prompt, and the last two turns of the user.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
+from holdfast.models.declare import Declared
+from holdfast.models.model import Request, ToolSpec
+from holdfast.models.replay import as_object, parts, wire_id
+
+_CACHED_TURNS = 2
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
+_ADAPTIVE = (4, 6)  # older models know only a budget of tokens: they are asked without thoughts
+# The longest answer by version, from it on; every model of that version accepts the number.
+_MAX_TOKENS = (((3, 7), 32_000), ((3, 5), 8_192), ((0, 0), 4_096))
+_MAX_TOKENS_UNKNOWN = 8_192
+_BEGINNING = "(The conversation begins with your own message.)"
+
+
+class _Cache(msgspec.Struct, frozen=True, tag="ephemeral", tag_field="type"):
+    pass
+
+
+_Mark = _Cache | msgspec.UnsetType
+
+
+class _Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    text: str
+    cache_control: _Mark = msgspec.UNSET
+
+
+class _Source(msgspec.Struct, frozen=True, tag="base64", tag_field="type"):
+    media_type: str
+    data: str
+
+
+class _Image(msgspec.Struct, frozen=True, tag="image", tag_field="type"):
+    source: _Source
+    cache_control: _Mark = msgspec.UNSET
+
+
+class _Result(msgspec.Struct, frozen=True, tag="tool_result", tag_field="type"):
+    tool_use_id: str
+    content: str
+    cache_control: _Mark = msgspec.UNSET
+
+
+class _ToolUse(msgspec.Struct, frozen=True, tag="tool_use", tag_field="type"):
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+_Given = _Text | _Image | _Result
+_Said = _Text | _ToolUse | msgspec.Raw
+
+
+class _User(msgspec.Struct, tag="user", tag_field="role"):
+    content: list[_Given]
+
+
+class _Assistant(msgspec.Struct, tag="assistant", tag_field="role"):
+    content: list[_Said]
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    cache_control: _Mark = msgspec.UNSET
+
+
+class _Thinking(msgspec.Struct, frozen=True, tag="adaptive", tag_field="type"):
+    display: str = "summarized"
+
+
+class _Body(msgspec.Struct, frozen=True):
+    model: str
+    max_tokens: int
+    messages: list[_User | _Assistant]
+    stream: bool = True
+    system: list[_Text] | msgspec.UnsetType = msgspec.UNSET
+    tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    thinking: _Thinking | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(request: Request) -> bytes:
+    """Encode the body of a request for a streamed answer."""
+    version = _version(request.model)
+    system = [request.system, *(m.text for m in request.messages if isinstance(m, System))]
+    blocks = [_Text(text) for text in system if text.strip()]
+    if blocks:
+        blocks[-1] = replace(blocks[-1], cache_control=_Cache())
+    body = _Body(
+        request.model,
+        request.max_output or _max_tokens(version),
+        _turns(request.messages),
+        system=blocks or msgspec.UNSET,
+        tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
+        thinking=_Thinking() if version and version >= _ADAPTIVE else msgspec.UNSET,
+    )
+    return _encode(body)
+
+
+def _version(model: str) -> tuple[int, int] | None:
+    found = _VERSION.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+def _max_tokens(version: tuple[int, int] | None) -> int:
+    if version is None:
+        return _MAX_TOKENS_UNKNOWN
+    return next(tokens for since, tokens in _MAX_TOKENS if version >= since)
+
+
+def _wire_tools(tools: Sequence[ToolSpec]) -> list[_Tool]:
+    wired = [_Tool(t.name, t.description, dict(t.schema)) for t in tools]
+    return [*wired[:-1], replace(wired[-1], cache_control=_Cache())]
+
+
+_tools = Declared(_wire_tools)
+
+
+def _turns(messages: Iterable[Message]) -> list[_User | _Assistant]:
+    turns: list[_User | _Assistant] = []
+    for message in messages:
+        match message:
+            case Assistant():
+                _add_said(turns, _said(message))
+            case User(text, images):
+                _add_given(turns, [*_texts(text), *map(_image, images)])
+            case ToolResult(call_id, text):
+                _add_given(turns, [_Result(wire_id(call_id), text)])
+            case System():
+                pass
+    if not turns or isinstance(turns[0], _Assistant):
+        turns.insert(0, _User([_Text(_BEGINNING)]))
+    users = [turn for turn in turns if isinstance(turn, _User)]
+    for turn in users:
+        turn.content.sort(key=lambda block: not isinstance(block, _Result))
+    for turn in users[-_CACHED_TURNS:]:
+        turn.content[-1] = replace(turn.content[-1], cache_control=_Cache())
+    return turns
+
+
+def _add_given(turns: list[_User | _Assistant], blocks: list[_Given]) -> None:
+    match turns:
+        case [*_, _User(content)]:
+            content += blocks
+        case _ if blocks:
+            turns.append(_User(blocks))
+        case _:
+            pass
+
+
+def _add_said(turns: list[_User | _Assistant], blocks: list[_Said]) -> None:
+    match turns:
+        case [*_, _Assistant(content)]:
+            content += blocks
+        case _ if blocks:
+            turns.append(_Assistant(blocks))
+        case _:
+            pass
+
+
+def _said(message: Assistant) -> list[_Said]:
+    blocks: list[_Said] = []
+    for part in parts(message):
+        match part:
+            case str():
+                blocks += _texts(part)
+            case Proposal(call_id, tool, arguments):
+                blocks.append(_ToolUse(wire_id(call_id), tool, as_object(arguments)))
+            case _:
+                blocks.append(part)
+    return blocks
+
+
+def _texts(text: str) -> list[_Text]:
+    """The text as a block; the server refuses blank ones."""
+    return [_Text(text)] if text.strip() else []
+
+
+def _image(image: Image) -> _Image:
+    return _Image(_Source(image.media_type, b64encode(image.data).decode()))

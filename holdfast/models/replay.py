@@ -1,0 +1,88 @@
+"""Answers of a model on their way back to it, in later requests.
+
+Some models add parts to an answer that must come back unchanged and in their place: signed
+thoughts, encrypted reasoning. `Layout` writes the order of an answer's parts as JSON for
+`Answer.opaque`: a number stands for so many characters of the text, null for the next call, and
+any other value is the provider's own. Nothing here does I/O.
+"""
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+
+import msgspec
+
+from holdfast.core.messages import Assistant, Proposal
+from holdfast.core.types import CallId
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_encode = msgspec.json.Encoder().encode
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
+
+
+class Layout:
+    """The order of the parts of an answer."""
+
+    def __init__(self) -> None:
+        self._parts: list[object] = []
+        self._has_own = False
+
+    def text(self, size: int) -> None:
+        """Add `size` characters of the text."""
+        self._parts.append(size)
+
+    def call(self) -> None:
+        """Add the next call."""
+        self._parts.append(None)
+
+    def own(self, part: object) -> None:
+        """Add a part of the provider's own: an object or a string."""
+        self._parts.append(part)
+        self._has_own = True
+
+    def encode(self) -> str:
+        """Return the JSON; empty if there is nothing of the provider's own."""
+        return _encode(self._parts).decode() if self._has_own else ""
+
+
+def parts(message: Assistant) -> Iterator[str | Proposal | msgspec.Raw]:
+    """Yield the parts of an answer in their order: text, calls, and the provider's own.
+
+    If the text is not the one that was laid out, it comes whole where text was first.
+    """
+    laid_out = [bytes(raw) for raw in _decode_parts(message.opaque)] if message.opaque else []
+    sizes = [int(part) for part in laid_out if part.isdigit()]
+    same = sum(sizes) == len(message.text)
+    text, calls = message.text, iter(message.calls)
+    for part in laid_out:
+        if part == b"null":
+            if (call := next(calls, None)) is not None:
+                yield call
+        elif part.isdigit():
+            size = int(part) if same else len(text)
+            yield text[:size]
+            text = text[size:]
+        else:
+            yield msgspec.Raw(part)
+    if text:
+        yield text
+    yield from calls
+
+
+def wire_id(call_id: CallId) -> str:
+    """Return the id in the letters that every server accepts; other models use more."""
+    if _PLAIN_ID.fullmatch(call_id):
+        return call_id
+    return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+
+
+def as_object(arguments: str) -> msgspec.Raw:
+    """Return a call's arguments as a JSON object; what is none becomes a field of one."""
+    try:
+        found = _decode(arguments)
+    except msgspec.DecodeError:
+        found = None
+    if isinstance(found, dict):
+        return msgspec.Raw(arguments.encode())
+    return msgspec.Raw(_encode({"arguments": arguments}))

@@ -1,0 +1,60 @@
+"""Every provider with a server, and the fake that speaks its wire format."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.models.anthropic import AnthropicModel, AnthropicReader
+from holdfast.models.completions import AnswerParser
+from holdfast.models.model import RemoteModel
+from holdfast.models.ollama import OllamaModel, OllamaReader
+from holdfast.models.openai import OpenAIModel
+from holdfast.models.parsing import EventParser
+from holdfast.models.peer import Peer
+from holdfast.models.responses import ResponsesModel, ResponsesReader
+from holdfast.models.transport import Parser, Server
+from tests.fakes import anthropic, ollama, responses
+from tests.fakes.model_server import OPENAI, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A provider, its wire format, and what it can do."""
+
+    name: str
+    create: Callable[[Server], RemoteModel]
+    wire: Wire
+    parser: Callable[[Peer], Parser]
+    window: int = 0  # that the fake's list gives
+    key_header: str = ""  # that has the key, and what stands before it
+    key_prefix: str = ""
+
+
+REMOTES = [
+    Remote("openai", OpenAIModel, OPENAI, AnswerParser, 0, "Authorization", "Bearer "),
+    Remote(
+        "anthropic",
+        AnthropicModel,
+        anthropic.WIRE,
+        lambda peer: EventParser(peer, AnthropicReader(peer)),
+        200_000,
+        "x-api-key",
+    ),
+    Remote(
+        "ollama",
+        OllamaModel,
+        ollama.WIRE,
+        lambda peer: EventParser(peer, OllamaReader(peer), prefix=b""),
+        ollama.WINDOW,
+        "Authorization",
+        "Bearer ",
+    ),
+    Remote(
+        "responses",
+        ResponsesModel,
+        responses.WIRE,
+        lambda peer: EventParser(peer, ResponsesReader(peer)),
+        0,
+        "Authorization",
+        "Bearer ",
+    ),
+]
