@@ -13,7 +13,6 @@ from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.submit import Intake
 from holdfast.engine.runs.approvals import Audit
 from holdfast.engine.work import Work
-from holdfast.gateway import Gateway
 
 
 class Administration:
@@ -23,7 +22,7 @@ class Administration:
         self,
         deps: ServiceDeps,
         work: Work,
-        gateway: Gateway,
+        commands: CommandDeps,
         intake: Intake,
         audit: Audit,
         outbox: Outbox | None,
@@ -37,5 +36,4 @@ class Administration:
         self.sessions = SessionAdmin(journal, sessions, work.search, audit)
         self.deliveries = DeliveryAdmin(outbox, audit)
         self.rules = RuleAdmin(work.standing, audit)
-        commands = CommandDeps(gateway, journal, sessions, clock, model, work.asking)
         self.commands = TerminalCommands(commands, deps.commands, work.need, control)

@@ -1,27 +1,26 @@
-"""Build the runner; fail the run of a drive that broke."""
+"""Build what drives runs and asks models; fail the run of a drive that broke."""
 
 import logging
 from collections.abc import Callable
+
+from anyio.abc import TaskGroup
 
 from holdfast.core.run.run import RunFailed
 from holdfast.core.session import placement
 from holdfast.core.session.session import give_up
 from holdfast.core.types import Fact, RunId, SessionKey
+from holdfast.engine.commits import Commits
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.runs.approvals import Permits
 from holdfast.engine.runs.asking import Asking
 from holdfast.engine.runs.calls import Calls
 from holdfast.engine.runs.processes import Processes
 from holdfast.engine.runs.runner import Runner
+from holdfast.engine.runs.titles import Titles
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
 
 log = logging.getLogger(__name__)
-
-
-def asking(deps: ServiceDeps, sessions: Sessions, toolbox: Toolbox) -> Asking:
-    """What asks the models, for all sessions."""
-    return Asking(sessions, deps.models, toolbox, deps.clock, deps.limits, deps.redactor)
 
 
 def runner(
@@ -29,11 +28,11 @@ def runner(
     sessions: Sessions,
     permits: Permits,
     processes: Processes,
-    asks: Asking,
-    toolbox: Toolbox,
     posture: Callable[[], str],
-) -> Runner:
-    """The runner of all sessions."""
+) -> tuple[Runner, Asking]:
+    """Build the runner of all sessions, and what asks the models for it."""
+    toolbox = Toolbox(deps.tools)
+    asking = Asking(sessions, deps.models, toolbox, deps.clock, deps.limits, deps.redactor)
     calls = Calls(
         toolbox,
         deps.blobs,
@@ -44,7 +43,13 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    return Runner(sessions, calls, asks, posture, processes.end_of)
+    return Runner(sessions, calls, asking, posture, processes.end_of), asking
+
+
+def give_titles(deps: ServiceDeps, sessions: Sessions, tasks: TaskGroup, commits: Commits) -> None:
+    """Have new sessions named, if there is a small model for it."""
+    if deps.models.small is not None:
+        Titles(sessions, deps.models.small, tasks).subscribe(commits)
 
 
 async def fail_broken(

@@ -20,15 +20,9 @@ from holdfast.engine.chats.inbound import Inbound
 from holdfast.engine.chats.outbox import Outbox
 from holdfast.engine.chats.pairing import Pairing
 from holdfast.engine.chats.places import ChatPlace, Connected
-from holdfast.engine.clock import Clock
-from holdfast.engine.commands import session
 from holdfast.engine.commands.chat import Conversation
-from holdfast.engine.commands.session import ProcessControl
+from holdfast.engine.commands.session import CommandDeps, ProcessControl
 from holdfast.engine.runs.approvals import Audit
-from holdfast.engine.runs.asking import Asking
-from holdfast.engine.sessions import Sessions
-from holdfast.gateway import Gateway
-from holdfast.journal.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -55,16 +49,13 @@ class Messenger:
     def __init__(
         self,
         having: Chatting,
-        gateway: Gateway,
-        journal: Journal,
-        sessions: Sessions,
-        clock: Clock,
+        commands: CommandDeps,
         tasks: TaskGroup,
-        model: str,
         audit: Audit,
         control: ProcessControl | None,
-        asking: Asking,
     ) -> None:
+        gateway, journal = commands.gateway, commands.journal
+        sessions, clock = commands.sessions, commands.clock
         self._channels = having.channels
         self._sessions = sessions
         self._clock = clock
@@ -76,7 +67,6 @@ class Messenger:
         self.outbox = Outbox(journal, sessions, clock, outlets, tasks, self._home)
 
         self.book = book = ChatBook(gateway, sessions, clock, having.channels, links.hosts)
-        commands = session.CommandDeps(gateway, journal, sessions, clock, model, asking)
 
         def converse(place: ChatPlace) -> Conversation:
             return Conversation(commands, book, place, control)

@@ -20,6 +20,7 @@ from holdfast.core.run.run import CutCause, RunPhase
 from holdfast.core.types import RunId
 from holdfast.engine import timers
 from holdfast.engine.administration import Administration
+from holdfast.engine.commands.session import CommandDeps
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.send import Intents
 from holdfast.engine.life.audit_watch import AuditWatch
@@ -59,24 +60,14 @@ class Service(Reads):
         self._intents = Intents(deps, work, self, self._life)
         self.send = self._intents.send
         self.control = control = deps.control(self._life) if deps.control else None
+        commands = CommandDeps(self, journal, sessions, clock, deps.models, work.asking)
         self.messenger: Messenger | None = None
         if chatting is not None:
-            self.messenger = Messenger(
-                chatting,
-                self,
-                journal,
-                sessions,
-                clock,
-                tasks,
-                deps.model_name,
-                audit,
-                control,
-                work.asking,
-            )
+            self.messenger = Messenger(chatting, commands, tasks, audit, control)
             self.messenger.outbox.subscribe(work.commits)
         outbox = self.messenger.outbox if self.messenger else None
         admin = Administration(
-            deps, work, self, self._intents.intake, audit, outbox, control, tasks
+            deps, work, commands, self._intents.intake, audit, outbox, control, tasks
         )
         self.library, self.commands = admin.library, admin.commands
         self.session_admin, self.delivery_admin = admin.sessions, admin.deliveries
@@ -159,6 +150,8 @@ class Service(Reads):
             status=self._life.phase,
             version=self._deps.version,
             model=self._deps.model_name,
+            model_reason=self._deps.models.reason,
+            models=tuple(candidate.name for candidate in self._deps.models.all),
             running=len(self._work.coordinator.active),
             queued=counts[RunPhase.QUEUED],
             waiting=counts[RunPhase.WAITING],

@@ -15,7 +15,7 @@ from holdfast.core.types import RunId, SessionKey
 from holdfast.engine import waking
 from holdfast.engine.commits import Commits
 from holdfast.engine.deps import ServiceDeps
-from holdfast.engine.driving import asking, fail_broken, runner
+from holdfast.engine.driving import fail_broken, give_titles, runner
 from holdfast.engine.life.gateway_state import StandingRules
 from holdfast.engine.life.quarantine import Search
 from holdfast.engine.life.recover import Orphans, Recovery
@@ -24,8 +24,6 @@ from holdfast.engine.runs.approvals import Audit, Permits
 from holdfast.engine.runs.children import Children
 from holdfast.engine.runs.coordinator import Coordinator
 from holdfast.engine.runs.processes import Processes
-from holdfast.engine.runs.titles import Titles
-from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
 
@@ -60,9 +58,7 @@ class Work:
             lambda: journal.trusted_since,
         )
         self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
-        toolbox = Toolbox(deps.tools)
-        self.asking = asking(deps, sessions, toolbox)
-        drives = runner(deps, sessions, self.permits, self.processes, self.asking, toolbox, posture)
+        drives, self.asking = runner(deps, sessions, self.permits, self.processes, posture)
         orphans = Orphans(clock)
         self.coordinator = Coordinator(
             tasks,
@@ -79,8 +75,7 @@ class Work:
         self.recovery.on_return(self.search.notice)
         self.recovery.on_return(self.children.notice)
         self._subscribe()
-        if deps.models.small is not None:
-            Titles(sessions, deps.models.small, tasks).subscribe(self.commits)
+        give_titles(deps, sessions, tasks, self.commits)
 
     def _subscribe(self) -> None:
         for part in (self.permits, self.children, self.standing):

@@ -208,7 +208,7 @@ async def test_model_is_chosen_for_the_session_from_the_next_run_on(
     run_id = await said(it, "again")
     assert (await it.status(run_id))["model"] == "openai/big"
     refused = await desk.command(HERE, "/model other/big")
-    assert refused.output == session.OTHER_PROVIDER.format("openai")
+    assert refused.output == session.NO_SUCH_MODEL.format("openai")
     assert "`openai/fake`" in (await desk.command(HERE, "/model default")).output
 
 

@@ -17,12 +17,12 @@ import anyio
 from msgspec.structs import asdict
 
 import holdfast
+from holdfast.app.resolve import resolve
 from holdfast.cli.doctor import channels, files, fix, serving
 from holdfast.cli.doctor.check import Check, CheckResult, Checks, bad
 from holdfast.cli.exits import Code
-from holdfast.config import channels as config_channels
 from holdfast.config import process as configuration
-from holdfast.config import settings
+from holdfast.config import settings, tables
 from holdfast.config.secrets import Secret
 from holdfast.config.settings import Config
 from holdfast.errors import Misconfigured
@@ -58,6 +58,7 @@ async def _examine(
         checks += await serving.owner(home, owner)
         checks += [check for check in mistake if check.finding != checks[1].finding]
     else:
+        config = await resolve(config)
         checks += await _configured(config, owner)
     checks += [*files.variables(), *fixed]
     show(home, config, checks)
@@ -82,7 +83,14 @@ async def _configured(config: Config, owner: Owner | None) -> Checks:
         tasks.start_soon(look, "journal", files.journal(config.home))
         tasks.start_soon(look, "channels", channels.look(config))
     sandbox, *runs = found["sandbox"]
-    first = [*found["owner"], *files.config_file(config), *found["model"], sandbox, *found["audit"]]
+    first = [
+        *found["owner"],
+        *files.config_file(config),
+        *found["model"],
+        *serving.fallbacks(config),
+        sandbox,
+        *found["audit"],
+    ]
     stored = [*files.memory(config), *files.versions_kept(config), *files.strays(config.home)]
     rest = [*files.plugins(config), *files.secrets(config), *files.unit(config)]
     doors = [*serving.door(config, owner), *found["channels"]]
@@ -120,4 +128,4 @@ def _set(config: Config | None) -> list[tuple[str, str, str]]:
 
 
 def _plain(value: object) -> str:
-    return str(value) if isinstance(value, str | Secret) else config_channels.toml(value)
+    return str(value) if isinstance(value, str | Secret) else tables.toml(value)
