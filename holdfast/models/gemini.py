@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.types import Usage
 from holdfast.errors import Rejected
 from holdfast.models.building import Building, GrowingCall
-from holdfast.models.gemini_request import Kept, encode
+from holdfast.models.gemini_request import KeptPart, encode
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.parsing import EventParser, Progress
 from holdfast.models.peer import Peer, ServerError
@@ -172,8 +172,8 @@ class GeminiReader:
         size, call = len(part.text or ""), part.function_call
         if part.thought_signature or call is not None:
             self._end_plain()
-            kept = Kept(part.thought_signature or "", (call.id if call is not None else "") or "")
-            if kept != Kept():
+            kept = KeptPart(part.thought_signature or "", (call.id if call is not None else "") or "")
+            if kept != KeptPart():
                 self._layout.own(kept)
         if call is not None:
             self._layout.call()
