@@ -172,7 +172,9 @@ class GeminiReader:
         size, call = len(part.text or ""), part.function_call
         if part.thought_signature or call is not None:
             self._end_plain()
-            kept = KeptPart(part.thought_signature or "", (call.id if call is not None else "") or "")
+            kept = KeptPart(
+                part.thought_signature or "", (call.id if call is not None else "") or ""
+            )
             if kept != KeptPart():
                 self._layout.own(kept)
         if call is not None:

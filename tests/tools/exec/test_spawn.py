@@ -521,11 +521,8 @@ async def test_a_killed_shim_is_noticed_and_its_command_ended(
     spawner: Spawner, tmp_path: Path
 ) -> None:
     nasty = Nasty(tmp_path, ())
-    with fifo(nasty.fifo) as ready:
-        process = await spawner.start("call", nasty.execution)
-        await heard(ready)
-        os.kill(parent(process.pid), signal.SIGKILL)
-        ended = await process.wait()
+    process = await signalled_shim(spawner, nasty, signal.SIGKILL)
+    ended = await process.wait()
     assert (ended.cause, ended.survivors) == (ExitCause.LOST, ())
     assert not nasty.alive
 
@@ -561,13 +558,19 @@ async def test_a_stopped_shim_does_not_keep_a_command_from_being_killed(
     spawner: Spawner, tmp_path: Path
 ) -> None:
     nasty = Nasty(tmp_path, ())
+    process = await signalled_shim(spawner, nasty, signal.SIGSTOP)
+    ended = await process.kill()
+    assert (ended.cause, ended.survivors) == (ExitCause.KILLED, ())
+    assert not nasty.alive
+
+
+async def signalled_shim(spawner: Spawner, nasty: Nasty, number: int) -> SpawnedProcess:
+    """Start the command, and send its shim a signal once it runs."""
     with fifo(nasty.fifo) as ready:
         process = await spawner.start("call", nasty.execution)
         await heard(ready)
-        os.kill(parent(process.pid), signal.SIGSTOP)
-        ended = await process.kill()
-    assert (ended.cause, ended.survivors) == (ExitCause.KILLED, ())
-    assert not nasty.alive
+    os.kill(parent(process.pid), number)
+    return process
 
 
 def parent(pid: int) -> int:
