@@ -91,6 +91,8 @@ class Health(Value):
     held: str = ""  # why some runs are held, and what to do; empty: none is
     channels: Mapping[str, str] = {}  # each channel, and why it receives nothing; empty: it works
     undelivered: int = 0  # messages to chats that are not sent yet, or held
+    models: tuple[str, ...] = ()  # the configured ones, the main one first
+    model_reason: str = ""  # one line: why the main one is used
     audit: str = "ok"  # or why decisions cannot be recorded, and so have no effect
 
     @property
@@ -293,7 +295,7 @@ class CommandTarget(Protocol):
     async def choose_busy_mode(self, mode: Mode) -> None: ...
 
     async def choose_model(self, name: str) -> str:
-        """Choose a model of the same provider for this session; empty: the configured one."""
+        """Choose a model for this session; empty: the configured one."""
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""

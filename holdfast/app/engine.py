@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from holdfast import __version__, plugins
 from holdfast.app.hands import build_hands
-from holdfast.app.models import build_models
+from holdfast.app.models import ModelBuilder
 from holdfast.config.home import known_secrets
 from holdfast.config.settings import Config
 from holdfast.core.redaction import Redactor
@@ -45,9 +45,10 @@ async def engine(
     """The engine over the home's journal, not started yet. Its tasks end with the block."""
     redactor = Redactor(known_secrets(config))
     observe.hide(redactor)
-    models = build_models(config)
+    builder = ModelBuilder(config)
+    models = builder.build()
     async with AsyncExitStack() as closing:
-        closing.push_async_callback(_within, CLOSE_S, models.main.model.aclose)
+        closing.push_async_callback(_within, CLOSE_S, builder.aclose)
         blobs = Blobs(config.home)
         journal = await SqliteJournal.open(
             config.home / JOURNAL,
@@ -64,6 +65,7 @@ async def engine(
         async with anyio.create_task_group() as tasks:
             clock = JournalClock(journal.begun.anchor)
             tasks.start_soon(clock.watch, journal.keep_offset)
+            tasks.start_soon(builder.learn)
             versions = Versions(config.home, config.journal.versions_days * DAY_S, clock.now)
             hands, spawner, own = build_hands(config, redactor, tasks, clock)
             closing.push_async_callback(_within, CLOSE_S, spawner.aclose)

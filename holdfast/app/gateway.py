@@ -5,11 +5,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 import anyio
+from msgspec.structs import replace
 
 from holdfast import __version__, plugins
 from holdfast.app.doors import serve_network, serve_operator
 from holdfast.app.ending import Ending, GatewayProcess, end_if_broken
 from holdfast.app.engine import CLOSE_S, engine
+from holdfast.app.resolve import resolve
 from holdfast.config.home import api_key
 from holdfast.config.process import take_supervision
 from holdfast.config.settings import Config
@@ -60,7 +62,8 @@ async def _serve(process: GatewayProcess) -> int:
 
 
 async def _serve_until(process: GatewayProcess, ending: Ending) -> int:
-    config = process.config
+    config = await resolve(process.config)
+    process = replace(process, config=config)
     channels = connect(config, SystemClock())
     commands = plugins.find_commands(config.plugins) if channels else {}  # only chats need them
     chatting = Chatting(channels, commands)
@@ -122,6 +125,7 @@ def _succeed(config: Config) -> None:
 def _say_ready(process: GatewayProcess, address: str) -> None:
     about = ", ".join(filter(None, (f"model {process.config.model}", found(process.config))))
     ready = f"Holdfast {__version__} ready on {address} ({about})"
+    say(f"Model {process.config.model}: {process.config.model_reason}.")
     say(ready)
     process.notifier.tell("READY=1", status(ready))
 

@@ -57,8 +57,10 @@ async def _retry(chat: CommandTarget) -> str:
 
 async def _model(chat: CommandTarget, rest: str) -> str:
     if not rest:
-        model = code((await chat.status()).model)
-        return f"Model: {model}. /model NAME changes it, /model default resets it."
+        now = await chat.status()
+        others = [code(name) for name in now.health.models if name != now.model]
+        lines = [f"Model: {code(now.model)}. /model NAME changes it, /model default resets it."]
+        return "\n".join([*lines, f"Others: {', '.join(others)}"] if others else lines)
     if len(rest.split()) > 1:
         return "/model takes one name, or default for the configured model."
     chosen = await chat.choose_model("" if rest.lower() == _CONFIGURED else rest)
@@ -78,7 +80,7 @@ _RESUME_HELP = "Return to an earlier session; alone: to the previous one."
 _SESSIONS_HELP = "List the sessions of this chat, newest first."
 _UNDO_HELP = "Remove your last message and its answer; effects of tools are not undone."
 _RETRY_HELP = "Run your last message again and replace its answer."
-_MODEL_HELP = "Choose the model of this session; default: the configured one; alone: show it."
+_MODEL_HELP = "Choose the model of this session; default: the configured one; alone: list them."
 _USAGE_HELP = "Show how many tokens this session has used."
 COMMANDS = (
     Command("new", "", _NEW_HELP, Role.RUN, without_argument("new", _new)),

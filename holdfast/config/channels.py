@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import NODEFAULT, Meta
+from msgspec import Meta
 from msgspec.structs import FieldInfo, fields
 
 from holdfast.channels import OWN
 from holdfast.channels.channel import ChannelKind
 from holdfast.config.secrets import Secret
+from holdfast.config.tables import convert, line, plain
 from holdfast.core.address import ChatType, Groups
 from holdfast.core.approval.approval import Role
 from holdfast.core.chat.delivery import OnAmbiguous
@@ -168,7 +169,7 @@ def _table(path: Path, name: str, raw: Mapping[str, object]) -> Table:
     own = {k: v for k, v in raw.items() if k not in _COMMON}
     said = {k: v for k, v in raw.items() if k in _COMMON}
     _check_users(path, name, said.get("users"))
-    common = Common(**{k: _convert(path, name, _COMMON[k], v) for k, v in said.items()})
+    common = Common(**{k: convert(path, _place(name), _COMMON[k], v) for k, v in said.items()})
     table = Table(name, str(path), common, own, frozenset(raw))
     if name in OWN:
         check_own(path, table, _settings(name))
@@ -176,6 +177,10 @@ def _table(path: Path, name: str, raw: Mapping[str, object]) -> Table:
 
 
 _COMMON: Mapping[str, FieldInfo] = {field.name: field for field in fields(Common)}
+
+
+def _place(name: str) -> str:
+    return f"{SECTION}.{name}"
 
 
 def _check_users(path: Path, name: str, users: object) -> None:
@@ -187,7 +192,7 @@ def _check_users(path: Path, name: str, users: object) -> None:
                 "write it as the platform has it, without spaces around it",
             )
         key = f"users.{json.dumps(user, ensure_ascii=False)}"
-        _convert(path, name, FieldInfo(key, key, Roles, default=("run", "approve")), roles)
+        convert(path, _place(name), FieldInfo(key, key, Roles, default=("run", "approve")), roles)
 
 
 def _settings(name: str) -> type[Any]:
@@ -206,11 +211,11 @@ def check_own(path: Path, table: Table, shape: type[Any]) -> None:
     for key, value in table.own.items():
         if key not in known:
             raise _unknown_key(path, table, key, known)
-        _convert(path, table.name, known[key], value)
+        convert(path, _place(table.name), known[key], value)
     for key, field in known.items():
         if field.required and key not in table.own and table.common.enabled:
             raise Misconfigured(
-                f"{path}: {SECTION}.{table.name}.{key} is missing", _line(table.name, field)
+                f"{path}: {SECTION}.{table.name}.{key} is missing", line(_place(table.name), field)
             )
 
 
@@ -223,61 +228,15 @@ def _unknown_key(path: Path, table: Table, key: str, own: Mapping[str, FieldInfo
         return Misconfigured(wrong, f"known are {', '.join(known)}")
     if close[0] in secrets:
         return Misconfigured(wrong, f'did you mean {close[0]} = "…" under {table.place}?')
-    line = _line(table.name, {**own, **_COMMON}[close[0]]).removeprefix("write ")
-    return Misconfigured(wrong, f"did you mean {line}?")
-
-
-def _convert(path: Path, name: str, field: FieldInfo, value: object) -> Any:
-    try:
-        return msgspec.convert(value, field.type)
-    except msgspec.ValidationError as error:
-        shown = json.dumps(value, ensure_ascii=False, default=str)
-        shown = shown if len(shown) <= 60 else shown[:59] + "…"
-        otherwise = re.sub(r"^Expected |, got .*| - at .*|`", "", str(error))
-        wanted = _says(field, otherwise)
-        raise Misconfigured(
-            f"{path}: {SECTION}.{name}.{field.encode_name} is {shown}",
-            f"it must be {wanted}; {_line(name, field)}",
-        ) from None
-
-
-def _meta(field: FieldInfo) -> Meta:
-    return next((m for m in getattr(field.type, "__metadata__", ()) if isinstance(m, Meta)), Meta())
-
-
-def _says(field: FieldInfo, otherwise: str) -> str:
-    return _meta(field).description or otherwise
-
-
-def _line(name: str, field: FieldInfo) -> str:
-    """How a key is written, with a value that works."""
-    if examples := _meta(field).examples:
-        written = toml(examples[0])
-    else:
-        written = "…" if field.default is NODEFAULT else toml(field.default)
-    return f"write {field.encode_name} = {written} under [{SECTION}.{name}]"
-
-
-def toml(value: object) -> str:
-    """As it would be written in the file."""
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items())
-        return f"{{ {pairs} }}"
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: object) -> object:
-    """As JSON and TOML have it; always in the same order."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return sorted(value) if isinstance(value, frozenset) else value
+    written = line(_place(table.name), {**own, **_COMMON}[close[0]]).removeprefix("write ")
+    return Misconfigured(wrong, f"did you mean {written}?")
 
 
 def shown(channels: Channels) -> Iterator[tuple[str, object, str]]:
     """Every key of every channel with its value and its origin. Secrets stay masked."""
     for name, table in channels.tables.items():
         for key in _COMMON:
-            value = _plain(getattr(table.common, key))
+            value = plain(getattr(table.common, key))
             yield f"{SECTION}.{name}.{key}", value, table.origin if _said(table, key) else "default"
         for key, value in table.own.items():
             yield f"{SECTION}.{name}.{key}", value, table.origin

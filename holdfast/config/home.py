@@ -70,7 +70,8 @@ def probe(directory: Path) -> str:
 
 def known_secrets(config: Config) -> list[str]:
     """Everything that must not be seen anywhere; of a generated key, if there is one by now."""
-    found = [value.reveal() for _, value, _ in shown(config) if isinstance(value, Secret)]
+    given = [value for _, value, _ in shown(config) if isinstance(value, Secret)]
+    found = list(dict.fromkeys(key.reveal() for key in (*given, *config.vendor_keys.values())))
     if config.gateway.api_key is None and (config.home / KEY_FILE).exists():
         with suppress(Misconfigured):  # no key; whoever needs one will say so
             found.append(api_key(config).reveal())

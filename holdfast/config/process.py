@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.channels import OWN
 from holdfast.config.home import find_home
-from holdfast.config.load import ENVIRONMENT, GIVING, load
+from holdfast.config.load import ENVIRONMENT, load
 from holdfast.config.secrets import Secret
 from holdfast.config.settings import SETTINGS, Config, shown
 from holdfast.config.vendors import VENDORS, Vendor
@@ -36,11 +36,8 @@ def from_process(overrides: Mapping[str, str]) -> Config:
     shows the environment a process was started with in /proc; see `holdfast.app` for that.)
     """
     config = load(os.environ, overrides)
-    used = [name for name, key in GIVING.items() if config.origins[key] == f"environment {name}"]
-    for name in (*ENVIRONMENT, *used):
-        if SETTINGS[GIVING[name]].meta.extra:
-            os.environ.pop(name, None)
-    for name in config.channels.secrets:
+    ours = [name for name, key in ENVIRONMENT.items() if SETTINGS[key].meta.extra]
+    for name in (*ours, *config.vendor_keys, *config.channels.secrets):
         os.environ.pop(name, None)
     return config
 
@@ -80,9 +77,10 @@ def find_supervision(environ: Mapping[str, str], pid: int) -> Supervision:
 
 def environment(config: Config) -> dict[str, str]:
     """The environment this process was given, for another one of ours: with its secrets."""
-    given = {n: k for n, k in GIVING.items() if config.origins[k] == f"environment {n}"}
+    given = {n: k for n, k in ENVIRONMENT.items() if config.origins[k] == f"environment {n}"}
     values = {key: value for key, value, _ in shown(config)}
     hidden = {n: v.reveal() for n, k in given.items() if isinstance(v := values[k], Secret)}
+    hidden |= {name: key.reveal() for name, key in config.vendor_keys.items()}
     of_channels = {
         name: given.secret.reveal()
         for name, given in config.channels.secrets.items()
@@ -104,7 +102,7 @@ def peek(overrides: Mapping[str, str]) -> Config:
 
 def vendors_found() -> list[Vendor]:
     """The vendors that the environment of this process has a key for."""
-    return [vendor for vendor in VENDORS if os.environ.get(vendor.variable)]
+    return [v for v in VENDORS if any(os.environ.get(name) for name in v.variables)]
 
 
 def process_home() -> Path:

@@ -7,65 +7,44 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 from msgspec import Meta
 
 from holdfast.config import channels as config_channels
+from holdfast.config import models as config_models
 from holdfast.config.channels import Channels
+from holdfast.config.models import ModelTable
 from holdfast.config.secrets import Secret
+from holdfast.config.types import (
+    Asking,
+    Count,
+    Days,
+    Directories,
+    Dollars,
+    Expiry,
+    Flag,
+    Hours,
+    Image,
+    Level,
+    OwnKey,
+    Policy,
+    Port,
+    Ports,
+    Price,
+    ProviderKey,
+    Seconds,
+    Size,
+    Text,
+    Texts,
+    Url,
+)
 from holdfast.core.approval.approval import ApprovalMode
 from holdfast.core.inbox import Mode as Busy
 from holdfast.core.session.session import OnStart
 
-PROVIDERS = ("openai", "scripted", "offline")
-DEFAULT_OPENAI_MODEL = "gpt-5-mini"
 FILE = "config.toml"
-
-_LINE = r"^[^\x00-\x1f\x7f]+$"
-_VISIBLE = r"^[\x21-\x7e]+$"
-
-Text = Annotated[str, Meta(pattern=_LINE, description="a text in quotes")]
-Url = Annotated[
-    str,
-    Meta(pattern=r"^https?://[\x21-\x7e]+$", description="an address with http:// or https://"),
-]
-Count = Annotated[int, Meta(ge=1, le=2**31, description="a whole number, at least 1")]
-Size = Annotated[int, Meta(ge=0, le=2**31, description="a whole number, 0 or more")]
-Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
-Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds, 0 to 86400")]
-Price = Annotated[float, Meta(ge=0, le=1e6, description="US dollars for a million tokens")]
-Dollars = Annotated[float, Meta(ge=0, le=1e6, description="US dollars, 0 or more")]
-Expiry = Annotated[float, Meta(gt=0, le=604800, description="seconds, up to 7 days (604800)")]
-Days = Annotated[int, Meta(ge=1, le=3650, description="a whole number of days, at least 1")]
-Hours = Annotated[int, Meta(ge=24, le=2**16, description="a whole number of hours, at least 24")]
-Texts = Annotated[tuple[Text, ...], Meta(description="a list of texts")]
-Directories = Annotated[
-    tuple[Annotated[str, Meta(pattern="^/")], ...],
-    Meta(description="a list of absolute directories"),
-]
-Image = Annotated[
-    str,
-    Meta(
-        pattern=r"^(/[^\x00-\x1f\x7f]*|[A-Za-z0-9][A-Za-z0-9._/:@-]*)?$",
-        description="the name of an image, or an absolute directory",
-    ),
-]
-Policy = Annotated[OnStart, Meta(description='"resume", "wait" or "suspend"')]
-Level = Annotated[
-    Literal["debug", "info", "warning", "error"],
-    Meta(description='"debug", "info", "warning" or "error"'),
-]
-Asking = Annotated[ApprovalMode, Meta(description='"ask" or "sandboxed"')]
-Flag = Annotated[bool, Meta(description="true or false")]
-ProviderKey = Annotated[
-    Secret | None,
-    Meta(description="a text of visible characters", extra={"pattern": _VISIBLE}),
-]
-OwnKey = Annotated[
-    Secret | None,
-    Meta(description="at least 16 visible characters", extra={"pattern": r"^[\x21-\x7e]{16,}$"}),
-]
+LOCAL_PORTS = (11434, 1234, 8080, 8000)  # Ollama, LM Studio, llama.cpp, vLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +152,11 @@ class Config:
     home: Path
     user_home: Path
     user_config: Path = Path()  # where the user's other programs keep their settings
-    model: Text = ""  # "provider/name"; after `load` never empty
+    model: Text = ""  # "NAME/model", NAME as in [models.NAME]; after `load` never empty
+    fallbacks: Texts = ()  # models that are asked in this order if the one before fails
+    small_model: Text = ""  # writes notes on long histories; empty: `model` does
+    probe_local: Flag = True  # look for model servers on this machine if no model is configured
+    probe_ports: Ports = LOCAL_PORTS
     plugins: Texts = ()  # modules with more tools
     openai: OpenAISettings = field(default_factory=OpenAISettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
@@ -186,6 +169,8 @@ class Config:
     cli: Cli = field(default_factory=Cli)
     log: Log = field(default_factory=Log)
     channels: Channels = Channels()
+    models: Mapping[str, ModelTable] = field(default_factory=dict)  # by name, in order of choice
+    vendor_keys: Mapping[str, Secret] = field(default_factory=dict)  # by environment variable
     model_reason: str = ""  # one line: why this model
     origins: Mapping[str, str] = field(default_factory=dict)  # key → where its value is from
 
@@ -203,6 +188,16 @@ class Config:
     def asked_model(self) -> str:
         """The model that was set for this command, and not for the home; empty: none was."""
         return self.model if self.origins["model"] in _CLOSE else ""
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether neither the configuration nor the environment names a model."""
+        return self.provider == "offline" and self.origins["model"] == "default"
+
+    @property
+    def table(self) -> ModelTable | None:
+        """The table of the configured model; None: the model needs none, like `offline`."""
+        return self.models.get(self.provider)
 
     @property
     def file(self) -> Path:
@@ -254,6 +249,8 @@ SETTINGS = _settings()
 EXAMPLES = MappingProxyType(
     {
         "model": "openai/gpt-5-mini",
+        "fallbacks": ["anthropic/claude-sonnet-4-5"],
+        "small_model": "openai/gpt-5-nano",
         "plugins": ["my_tools"],
         "openai.api_key": "sk-…",
         "gateway.api_key": "<the output of: openssl rand -hex 32>",
@@ -271,4 +268,5 @@ def shown(config: Config) -> Iterator[tuple[str, object, str]]:
         section, _, name = key.rpartition(".")
         owner = getattr(config, section) if section else config
         yield key, getattr(owner, name), config.origins[key]
+    yield from config_models.shown(config.models)
     yield from config_channels.shown(config.channels)

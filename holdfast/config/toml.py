@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.config import channels as config_channels
+from holdfast.config import models as config_models
 from holdfast.config.secrets import Secret
 from holdfast.config.settings import EXAMPLES, FILE, SECTIONS, SETTINGS
 from holdfast.errors import Misconfigured
@@ -35,6 +36,7 @@ class Given:
         return not self.origin.endswith(FILE)
 
 
+_TABLES = {config_models.SECTION: "openai", config_channels.SECTION: "telegram"}  # an example each
 _LONGEST = 1024 * 1024  # bytes of the file
 
 
@@ -75,7 +77,7 @@ def _flatten(path: Path, document: Mapping[str, object]) -> Iterator[tuple[str, 
     for name, value in document.items():
         if name not in SECTIONS:
             inner = next(iter(value), "") if isinstance(value, dict) else ""
-            if isinstance(value, dict) and name not in SETTINGS:
+            if isinstance(value, dict):
                 raise _unknown(path, f"{name}.{inner}" if inner else name)
             yield name, value
         elif isinstance(value, dict):
@@ -85,20 +87,20 @@ def _flatten(path: Path, document: Mapping[str, object]) -> Iterator[tuple[str, 
 
 
 def _unknown(path: Path, key: str) -> Misconfigured:
+    section, dot, _ = key.partition(".")
+    if dot and (table := difflib.get_close_matches(section, _TABLES, n=1)):
+        meant = f"[{table[0]}.{_TABLES[table[0]]}]"
+        return Misconfigured(f"{path}: unknown key {key}", f"did you mean {meant}?")
     last = key.rpartition(".")[2]
     # The right name in the wrong section, or the section misspelt; only else a misspelt name.
     same = [k for k in SETTINGS if k.rpartition(".")[2] == last]
     close = difflib.get_close_matches(key, same or SETTINGS, n=1, cutoff=0.0 if same else 0.6)
     if close:
         return Misconfigured(f"{path}: unknown key {key}", f"did you mean {_line(close[0])}?")
-    section = key.partition(".")[0]
-    if difflib.get_close_matches(section, [config_channels.SECTION]):
-        meant = f"[{config_channels.SECTION}.telegram]"
-        return Misconfigured(f"{path}: unknown key {key}", f"did you mean {meant}?")
     known = [k for k in SETTINGS if k.startswith(section + ".")] or [
         *(k for k in SETTINGS if "." not in k),
         *(f"[{s}]" for s in SECTIONS),
-        f"[{config_channels.SECTION}.NAME]",
+        *(f"[{name}.NAME]" for name in _TABLES),
     ]
     return Misconfigured(f"{path}: unknown key {key}", f"known are {', '.join(known)}")
 

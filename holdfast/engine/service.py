@@ -60,7 +60,7 @@ class Service(Reads):
         self._intents = Intents(deps, work, self, self._life)
         self.send = self._intents.send
         self.control = control = deps.control(self._life) if deps.control else None
-        commands = CommandDeps(self, journal, sessions, clock, deps.model_name, work.asking)
+        commands = CommandDeps(self, journal, sessions, clock, deps.models, work.asking)
         self.messenger: Messenger | None = None
         if chatting is not None:
             self.messenger = Messenger(chatting, commands, tasks, audit, control)
@@ -150,6 +150,8 @@ class Service(Reads):
             status=self._life.phase,
             version=self._deps.version,
             model=self._deps.model_name,
+            model_reason=self._deps.models.reason,
+            models=tuple(candidate.name for candidate in self._deps.models.all),
             running=len(self._work.coordinator.active),
             queued=counts[RunPhase.QUEUED],
             waiting=counts[RunPhase.WAITING],

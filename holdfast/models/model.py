@@ -8,7 +8,7 @@ will never accept the request (holdfast.errors); the runner does the rest. Cance
 closes the connection.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.messages import Message, Proposal
@@ -125,6 +125,13 @@ class Candidate(Value):
     window: int = 0  # tokens that it reads at once; 0: not known
     profile: Profile = Profile()
     price: Price = Price()
+    key: int = 1  # which one of several keys for its server
+    spares: tuple["Candidate", ...] = ()  # the same model, with the other keys
+
+    @property
+    def id(self) -> str:
+        """The name for those who count failures: each key has its own."""
+        return self.name if self.key == 1 else f"{self.name} with key {self.key}"
 
 
 class Models(Value):
@@ -134,6 +141,9 @@ class Models(Value):
     fallbacks: tuple[Candidate, ...] = ()  # asked in this order if the one before fails
     others: tuple[Candidate, ...] = ()  # that a request or a session may name
     small: Candidate | None = None  # writes notes on long histories; None: the main one
+    reason: str = ""  # one line: why the main one is used
+    # Returns a model of a configured server, as it is known now; None: there is no such server.
+    find: Callable[[str], Candidate | None] | None = None
 
     @property
     def all(self) -> tuple[Candidate, ...]:
@@ -142,26 +152,52 @@ class Models(Value):
         known = (self.main, *self.fallbacks, *self.others, *small)
         return tuple({c.name: c for c in reversed(known)}.values())[::-1]
 
+    def serves(self, wanted: str) -> bool:
+        """Tell whether a request may name this model."""
+        return self._named(wanted) is not None
+
+    def full_name(self, given: str) -> str:
+        """Return the name with its provider, by default the main model's; empty: none is served."""
+        main = self.main.name.partition("/")[0]
+        name = given if "/" in given or self.serves(given) else f"{main}/{given}"
+        return name if self.serves(name) else ""
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The providers of all models, once each."""
+        return tuple(dict.fromkeys(c.name.partition("/")[0] for c in self.all))
+
     def named(self, wanted: str) -> Candidate:
         """Return the model of that name; the main one if there is none of its provider."""
+        return self._named(wanted or self.main.name) or self._now(self.main)
+
+    def _named(self, wanted: str) -> Candidate | None:
         known = (self.main, *self.fallbacks, *self.others)
         for candidate in known:
             if candidate.name == wanted:
-                return candidate
-        provider = wanted.partition("/")[0]
+                return self._now(candidate)
+        if self.find is not None:
+            return self.find(wanted)
+        provider, _, name = wanted.partition("/")
         for candidate in known:
-            if wanted and candidate.name.partition("/")[0] == provider:
+            if name and candidate.name.partition("/")[0] == provider:
                 return Candidate(wanted, candidate.model, profile=candidate.profile)
-        return self.main
+        return None
+
+    def _now(self, candidate: Candidate) -> Candidate:
+        """Return the candidate as it is known now: its window may be known by now."""
+        found = self.find(candidate.name) if self.find is not None else None
+        return found or candidate
 
     def chain(self, wanted: str, first: str) -> tuple[Candidate, ...]:
         """Return the candidates for a run, in order: `wanted`, then the fallbacks.
 
         `first`, if it is one of them, goes first, and those before it last: a run that was cut goes
-        on where it was.
+        on where it was. A model with several keys is several candidates.
         """
         one = self.named(wanted)
-        chain = (one, *(c for c in self.fallbacks if c.name != one.name))
+        models = (one, *(self._now(c) for c in self.fallbacks if c.name != one.name))
+        chain = tuple(c for model in models for c in (model, *model.spares))
         at = next((i for i, c in enumerate(chain) if c.name == first), 0)
         return (*chain[at:], *chain[:at])
 

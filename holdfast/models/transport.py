@@ -24,7 +24,6 @@ _REFUSAL_LIMIT = 64 << 10  # bytes read of an error response
 _REFUSAL_S = 5.0  # time limit for reading it
 _USAGE_S = 2.0  # time limit for usage and the end of the stream once the answer is complete
 _END_S = 0.1  # time limit for the end of the body, after which the connection can be used again
-_CHECK_S = 1.0
 _IN_PARTS_FROM = 256 << 10  # a bigger body is sent in parts, so that the loop stays free
 _BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -65,6 +64,7 @@ class Server(Value):
     settings: Settings
     stall_s: float = 120.0
     connect_s: float = 10.0
+    list_s: float = 1.0  # time limit for the list of its models
 
 
 class Transport:
@@ -151,7 +151,7 @@ class Transport:
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes | None, peer: Peer
     ) -> bytes:
         try:
-            with anyio.fail_after(_CHECK_S):
+            with anyio.fail_after(self._server.list_s):
                 response = await self._pool().request(
                     method, url, data=body, headers=headers, allow_redirects=False
                 )
@@ -162,7 +162,7 @@ class Transport:
                 finally:
                     response.close()
         except _BROKEN as error:
-            raise _broken(peer, error, _CHECK_S) from error
+            raise _broken(peer, error, self._server.list_s) from error
 
     def _attend(self) -> "_Asked":
         """Register a request for the timer that ends silent ones; there is one timer for all."""

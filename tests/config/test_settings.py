@@ -12,11 +12,15 @@ from holdfast.config import process as configuration
 from holdfast.config import settings
 from holdfast.config.home import api_key, known_secrets
 from holdfast.config.load import ENVIRONMENT, load
+from holdfast.config.models import WITHOUT_TABLE
 from holdfast.config.secrets import Secret
 from holdfast.config.settings import Config
+from holdfast.config.vendors import BY_NAME
 from holdfast.core.approval.approval import ApprovalMode
 from holdfast.core.session.session import OnStart
 from holdfast.errors import Misconfigured
+
+KNOWN = ", ".join((*BY_NAME, *WITHOUT_TABLE))
 
 
 def load_file(home: Path, text: str, environ: Mapping[str, str] | None = None) -> Config:
@@ -76,6 +80,10 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         home,
         """
         model = "openai/m"
+        fallbacks = ["openai/n"]
+        small_model = "openai/s"
+        probe_local = false
+        probe_ports = [11434]
         plugins = ["more"]
         [openai]
         base_url = "http://localhost:1/v1"
@@ -166,8 +174,9 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         (
             "zzz = 1",
             "FILE: unknown key zzz",
-            "known are model, plugins, [openai], [gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [cli], [log], "
-            "[channels.NAME]",
+            "known are model, fallbacks, small_model, probe_local, probe_ports, plugins, [openai], "
+            "[gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [cli], "
+            "[log], [models.NAME], [channels.NAME]",
         ),
         (
             "[log]\nzzz = 1",
@@ -289,12 +298,12 @@ def test_what_is_wrong_in_the_file_is_named_with_what_to_write_instead(
         (
             {"HOLDFAST_MODEL": "gpt-5"},
             'HOLDFAST_MODEL is "gpt-5" and there is no provider "gpt-5"',
-            "known are openai, scripted, offline; write provider/name, like openai/gpt-5",
+            f"known are {KNOWN}; write provider/name, like openai/gpt-5",
         ),
         (
             {"HOLDFAST_MODEL": "acme/large"},
             'HOLDFAST_MODEL is "acme/large" and there is no provider "acme"',
-            "known are openai, scripted, offline; write provider/name, like openai/large",
+            f"known are {KNOWN}; write provider/name, like openai/large",
         ),
         (
             {"HOLDFAST_MODEL": "openai/"},
@@ -421,7 +430,7 @@ def test_at_a_vendors_address_its_own_key_counts_and_goes_nowhere_else(home: Pat
         "sk-openai",
     ]
     assert at_groq.origins["openai.api_key"] == "environment GROQ_API_KEY"
-    assert load_file(home, "", {"GROQ_API_KEY": "gsk"}).model == "offline"
+    assert load_file(home, "", {"GROQ_API_KEY": "gsk"}).provider == "groq"
 
 
 def test_a_secret_is_not_printed_by_accident(home: Path) -> None:

@@ -43,6 +43,7 @@ async def detailed(context: RouteContext, request: web.Request) -> web.Response:
         uptime_s=found.uptime_s,
         checks={"process": found.status, "journal": found.journal, "audit": found.audit},
         model=found.model,
+        model_reason=found.model_reason,
         runs=RunCounts(found.running, found.queued, found.waiting),
         paused=found.paused,
         held=found.held,
@@ -55,16 +56,16 @@ async def detailed(context: RouteContext, request: web.Request) -> web.Response:
 
 
 async def models(context: RouteContext, request: web.Request) -> web.Response:
-    """List the configured model."""
-    return json_response(ModelList((ModelObject(context.gateway.health().model),)))
+    """List the configured models, the main one first."""
+    return json_response(ModelList(tuple(map(ModelObject, context.gateway.health().models))))
 
 
 async def model(context: RouteContext, request: web.Request) -> web.Response:
     """Show a model."""
-    known = context.gateway.health().model
-    if request.match_info["model_id"] != known:
-        raise Refused("model_not_found", f"There is no such model; {known} is configured.")
-    return json_response(ModelObject(known))
+    known, wanted = context.gateway.health().models, request.match_info["model_id"]
+    if wanted not in known:
+        raise Refused("model_not_found", f"No such model; configured are {', '.join(known)}.")
+    return json_response(ModelObject(wanted))
 
 
 ENDPOINTS = (
@@ -82,6 +83,6 @@ ENDPOINTS = (
         *("GET", "/health/detailed", detailed, "Status of the gateway in detail", HealthDetails),
         errors=(503,),
     ),
-    Endpoint("GET", "/v1/models", models, "The configured model", ModelList),
+    Endpoint("GET", "/v1/models", models, "The configured models", ModelList),
     Endpoint("GET", "/v1/models/{model_id:.+}", model, "One model", ModelObject),
 )

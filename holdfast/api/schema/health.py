@@ -35,6 +35,7 @@ class HealthDetails(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float = 0.0
     checks: dict[str, str] = {}
     model: str = ""
+    model_reason: str = ""  # why it is this one
     runs: RunCounts = RunCounts()
     paused: str  # why no work is done, and what to do; empty: work is done
     held: str = ""  # why some runs do not go on, and what to do; empty: all go on

@@ -20,9 +20,8 @@ import holdfast
 from holdfast.cli.doctor import channels, files, fix, serving
 from holdfast.cli.doctor.check import Check, CheckResult, Checks, bad
 from holdfast.cli.exits import Code
-from holdfast.config import channels as config_channels
 from holdfast.config import process as configuration
-from holdfast.config import settings
+from holdfast.config import settings, tables
 from holdfast.config.secrets import Secret
 from holdfast.config.settings import Config
 from holdfast.errors import Misconfigured
@@ -120,4 +119,4 @@ def _set(config: Config | None) -> list[tuple[str, str, str]]:
 
 
 def _plain(value: object) -> str:
-    return str(value) if isinstance(value, str | Secret) else config_channels.toml(value)
+    return str(value) if isinstance(value, str | Secret) else tables.toml(value)

@@ -66,7 +66,7 @@ async def _talk(config: Config, given: RunOptions, screen: Screen) -> int:
     async with connect(config, screen.note) as client, anyio.create_task_group() as tasks:
         options = await run.settled(client, given)
         await run.check_model(client, options)
-        model = await run.served_model(client) or config.model
+        model = await run.model_in_use(client, config)
         where = options.workspace
         screen.note(f"Holdfast {__version__} · {model} · {where} · /help, /quit or Ctrl-D leaves")
         with anyio.open_signal_receiver(signal.SIGINT) as signals:

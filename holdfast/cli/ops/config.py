@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from holdfast.config import channels, settings
 from holdfast.config import process as configuration
+from holdfast.config import settings, tables
 from holdfast.config.secrets import Secret
 
 
@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> int:
     print(f"home  {config.home}")
     for key, value, origin in rows:
         why = config.model_reason if key == "model" and origin == "default" else origin
-        text = channels.toml(_plain(value))
+        text = tables.toml(_plain(value))
         print(f"{key:25} {text:34}  # {why}")
     return 0
 

@@ -22,7 +22,8 @@ class RunOptions(Value):
     goes_on: bool = False  # in the latest session
     instructions: str = ""
     model: str = ""
-    expected: str = ""  # the configured model; empty if none is configured
+    expected: str = ""  # the model that was set for this command
+    finds_model: bool = False  # no model is set anywhere: say which one was found
     answerable: bool = True
 
     def within(self, session_id: str, owner: str = "") -> "RunOptions":
@@ -52,5 +53,6 @@ def read(args: argparse.Namespace, config: Config) -> RunOptions:
         instructions=args.instructions or "",
         model=args.model or "",
         expected=config.asked_model,
+        finds_model=config.origins["model"] == "default",
         answerable=sys.stdin is not None and sys.stdin.isatty(),
     )

@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.api.schema.events import Event
-from holdfast.api.schema.health import ModelList
+from holdfast.api.schema.health import HealthDetails, ModelList
 from holdfast.api.schema.runs import InputMessage
 from holdfast.cli.client import latest, operator
 from holdfast.cli.client.client import Client, connect
@@ -151,27 +151,55 @@ async def tell_model(client: Client, run_id: str, options: RunOptions, screen: S
         screen.note(notes.other_model(expected, used))
     elif used.partition("/")[0] == "offline":
         screen.note(notes.no_model())
+    elif options.finds_model and (why := await _why(client, used)):
+        screen.note(f"model {used}: {why}")
 
 
 async def check_model(client: Client, options: RunOptions) -> None:
-    """Raise `Exit` if the server uses a model other than the requested one."""
-    served = await served_model(client)
-    if options.model and served and served != options.model:
+    """Raise `Exit` if the server does not have the requested model."""
+    served = await _served(client)
+    providers = {name.partition("/")[0] for name in served if "/" in name}
+    wanted = options.model
+    if wanted and served and wanted not in served and wanted.partition("/")[0] not in providers:
         raise Exit(
             Code.USAGE,
-            f"the server of this home uses {served}, not {options.model}: "
+            f"the server of this home uses {served[0]}, not {wanted}: "
             "leave --model out, or stop that server first",
         )
 
 
 async def served_model(client: Client) -> str:
     """Return the model of the server of this home; empty if no server answers."""
+    return next(iter(await _served(client)), "")
+
+
+async def _served(client: Client) -> list[str]:
+    """Return the models of the server of this home, the main one first; none: no server answers."""
     try:
         async with client.http.get("/v1/models", timeout=_ASK) as response:
             models = msgspec.json.decode(await response.read(), type=ModelList).data
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+        return []
+    return [model.id for model in models]
+
+
+async def model_in_use(client: Client, config: Config) -> str:
+    """Return the model of the server of this home, which may be this process."""
+    served = await served_model(client)
+    if not served and config.is_open:
+        await client.runs(limit=1)  # this process serves from here on, with the model it finds
+        served = await served_model(client)
+    return served or config.model
+
+
+async def _why(client: Client, model: str) -> str:
+    """Return why the server uses this model; empty: it does not say, or uses another."""
+    try:
+        async with client.http.get("/health/detailed", timeout=_ASK) as response:
+            health = msgspec.json.decode(await response.read(), type=HealthDetails)
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
         return ""
-    return models[0].id if models else ""
+    return health.model_reason if health.model == model else ""
 
 
 async def follow(

@@ -75,9 +75,15 @@ def write(unit: units.Unit) -> None:
 
 
 def _hints(config: Config, scope: units.Scope) -> Iterator[str]:
-    for name, key in load.GIVING.items():
-        if config.origins[key] == f"environment {name}":
-            yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
+    given = {name: key for name, key in load.ENVIRONMENT.items() if name not in config.vendor_keys}
+    given = {n: key for n, key in given.items() if config.origins[key] == f"environment {n}"}
+    given |= {
+        table.key_origin.removeprefix("environment "): f"{table.section}.api_key"
+        for table in config.models.values()
+        if table.key_origin.startswith("environment ")
+    }
+    for name, key in given.items():
+        yield f"{name} is set in this shell, not for the service: write {key} to {config.file}"
     if scope is units.Scope.USER:
         yield "It ends when you log out. To prevent that: loginctl enable-linger"
     yield "To start or restart it: holdfast gateway restart"

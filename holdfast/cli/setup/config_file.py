@@ -15,9 +15,10 @@ import tomllib
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from holdfast.cli.exits import Code, Exit
-from holdfast.config.channels import toml
+from holdfast.config.tables import toml
 
 DRAFT = ".config.toml."  # the prefix of a draft's name
 _BARE_END = re.compile(r"(?<!\r)\n")
@@ -35,7 +36,9 @@ def changed(path: Path, text: str, values: Mapping[str, str]) -> str:
     try:
         for key, value in values.items():
             section, _, name = key.rpartition(".")
-            table = wanted.setdefault(section, {}) if section else wanted
+            table = wanted
+            for part in filter(None, section.split(".")):
+                table = table.setdefault(part, {})
             if table.get(name) != value:
                 table[name] = value
                 new = _set(new, section, name, value, end)
@@ -56,23 +59,35 @@ def _set(text: str, section: str, name: str, value: str, end: str) -> str:
     import tomlkit  # noqa: PLC0415  as above
 
     document = tomlkit.parse(text)
-    if name not in (document.get(section, {}) if section else document) and text[-1:] not in "\n":
+    if text[-1:] not in "\n" and name not in _inner(document, section):
         document = tomlkit.parse(text + end)
     item = tomlkit.string(value)
     item.trivia.trail = end
     if not section:
         document[name] = item
         return tomlkit.dumps(document)
-    if section not in document:
+    *outer, last = section.split(".")
+    table: MutableMapping[str, Any] = document
+    for part in outer:
+        if part not in table:
+            table[part] = tomlkit.table(is_super_table=True)
+        table = table[part]
+    if last not in table:
         new = tomlkit.table()
         new.trivia.trail = end
         new.trivia.indent = end if text else ""
-        document[section] = new
-    table = document[section]
-    if not isinstance(table, MutableMapping):
+        table[last] = new
+    inner = table[last]
+    if not isinstance(inner, MutableMapping):
         raise TypeError(section)
-    table[name] = item
+    inner[name] = item
     return tomlkit.dumps(document)
+
+
+def _inner(document: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    for part in filter(None, section.split(".")):
+        document = document.get(part, {})
+    return document
 
 
 def read(path: Path) -> str:

@@ -10,7 +10,7 @@ What is asked and told on the way goes to stderr, what became of it to stdout.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import anyio
 from msgspec.structs import asdict
@@ -21,17 +21,15 @@ from holdfast.cli.setup import config_file, discover, try_model
 from holdfast.cli.setup.discover import FoundServer
 from holdfast.config import process as configuration
 from holdfast.config import program
+from holdfast.config.models import ModelTable
 from holdfast.config.settings import Config
-from holdfast.config.vendors import VENDORS
+from holdfast.config.vendors import OLLAMA, OPENAI, VARIABLES
 from holdfast.core.text.escape import reveal
 from holdfast.core.types import Value
+from holdfast.host import local_models
 
 SHOWN = 20  # of a server's models; the others can be named
 _NEXT = ("{it}            a conversation, here", "{it} doctor     whether all is well")
-_OLLAMA = (
-    "Ollama's /v1 breaks tool calls when it streams: a model there may say what it would do and "
-    "not do it. Choosing and pulling models for Ollama is not done here yet."
-)
 _OFFLINE = """\
 No model was found: no key in the environment, and no server on this machine (ports {ports}).
 It works without one: `offline` obeys plain commands, like: {it} run "list the files here"
@@ -64,14 +62,14 @@ class Saved(Value):
 
 def main(args: argparse.Namespace) -> int:
     """Find, choose, try, save."""
+    config = configuration.peek({})
     wish = SetupOptions(
         model=args.model or "",
         base_url=args.base_url or "",
         unasked=bool(args.yes or args.json),
         save_key=args.save_key,
-        ports=_ports(args.ports),
+        ports=_ports(args.ports, config),
     )
-    config = configuration.peek({})
     found = _find(wish, config)
     try:
         saved = _set_up(wish, config, found)
@@ -85,14 +83,14 @@ def main(args: argparse.Namespace) -> int:
         _tell(saved)
     else:
         ports = ", ".join(str(port) for port in wish.ports) or "none"
-        variables = ", ".join(v.variable for v in VENDORS)
+        variables = ", ".join(name for name in VARIABLES if name not in OPENAI.variables)
         print(_OFFLINE.format(ports=ports, variables=variables, it=program.typed()))
     return Code.OK
 
 
-def _ports(said: str | None) -> tuple[int, ...]:
+def _ports(said: str | None, config: Config) -> tuple[int, ...]:
     if said is None:
-        return tuple(discover.PORTS)
+        return config.probe_ports if config.probe_local else ()
     words = [word.strip() for word in said.split(",") if word.strip()]
     for word in words:
         if not word.isascii() or not word.isdigit() or not 0 < int(word) < 65536:
@@ -102,8 +100,8 @@ def _ports(said: str | None) -> tuple[int, ...]:
 
 def _find(wish: SetupOptions, config: Config) -> list[FoundServer]:
     if wish.base_url:
-        return [discover.place(wish.base_url, "named by --base-url")]
-    here = anyio.run(discover.look, wish.ports)
+        return [discover.named(wish.base_url, "named by --base-url")]
+    here = discover.here(anyio.run(local_models.look, wish.ports)) if wish.ports else []
     return discover.distinct([*discover.configured(config, configuration.vendors_found()), *here])
 
 
@@ -113,24 +111,37 @@ def _set_up(wish: SetupOptions, config: Config, found: Sequence[FoundServer]) ->
         return _save(wish, configuration.peek({"model": "offline"}), None, 0.0)
     if not found and not wish.model:
         return None
-    server = (
-        _choose(wish, found) if found else discover.place(discover.OPENAI_URL, "it is OpenAI's")
-    )
-    at = {} if server.base_url == config.openai.base_url else {"openai.base_url": server.base_url}
-    name = _model(wish, server, configuration.peek(at))
-    chosen = configuration.peek({"model": f"openai/{name}", **at})
-    if wish.save_key and chosen.openai.api_key is None:
-        raise Exit(Code.USAGE, f"there is no key to save: set OPENAI_API_KEY; {try_model.KEPT}")
+    server = _choose(wish, found) if found else discover.place(OPENAI.base_url, "it is OpenAI's")
+    at = _settings(server, config)
+    name = _model(wish, server, at)
+    chosen = configuration.peek({"model": f"{server.provider}/{name}", **at})
+    table = _table(chosen)
+    if wish.save_key and not table.keys:
+        variable = table.vendor.variable if table.vendor.variables else OPENAI.variable
+        raise Exit(Code.USAGE, f"there is no key to save: set {variable}; {try_model.KEPT}")
     _changed(wish, chosen)  # what cannot be saved need not be tried
-    key = chosen.origins["openai.api_key"]
-    using = f", with the key from {key}" if key != "default" else ""
-    _say(f"Trying {chosen.model} at {chosen.openai.base_url}{using} …")
+    using = f", with the key from {table.key_origin}" if table.keys else ""
+    _say(f"Trying {chosen.model} at {table.base_url}{using} …")
     return _save(wish, chosen, server, try_model.call(chosen, _say))
+
+
+def _settings(server: FoundServer, config: Config) -> dict[str, str]:
+    """Return the settings that lead to the server, where they are not set already."""
+    if server.provider != OPENAI.name:
+        return server.at
+    same = server.base_url == config.openai.base_url
+    return {} if same else {"openai.base_url": server.base_url}
+
+
+def _table(config: Config) -> ModelTable:
+    table = config.table
+    assert table is not None  # only `offline` has none
+    return table
 
 
 def _choose(wish: SetupOptions, found: Sequence[FoundServer]) -> FoundServer:
     if wish.model and len(found) > 1:
-        having = [one for one in found if _bare(wish.model, one.models) in one.models]
+        having = [one for one in found if _bare(wish.model, one.models, one.provider) in one.models]
         found = having if len(having) == 1 else found
     width = max(len(one.name) for one in found)
     _say("Found:")
@@ -160,33 +171,38 @@ def _confirm() -> None:
         raise Exit(Code.FAILED, try_model.KEPT)
 
 
-def _model(wish: SetupOptions, server: FoundServer, at: Config) -> str:
-    """The name of the model, as its server knows it."""
+def _model(wish: SetupOptions, server: FoundServer, at: Mapping[str, str]) -> str:
+    """Return the name of the model, as its server knows it."""
+
+    def listed() -> tuple[str, ...]:
+        table = _table(configuration.peek({"model": f"{server.provider}/any", **at}))
+        return anyio.run(discover.list_models, table, _say)
+
     if wish.model:
-        doubtful = wish.model.startswith("openai/") and server.base_url != discover.OPENAI_URL
+        doubtful = wish.model.startswith("openai/") and server.base_url != OPENAI.base_url
         models = server.models
         if doubtful and not models:
-            models = anyio.run(discover.list_models, at, _say)
-        return _bare(wish.model, models)
+            models = listed()
+        return _bare(wish.model, models, server.provider)
     if server.model:
         return server.model
-    models = server.models or anyio.run(discover.list_models, at, _say)
+    models = server.models or listed()
     if len(models) == 1:
         return models[0]
     if wish.unasked:
         has = f"it has {', '.join(models[:SHOWN])}" if models else "it does not say which it has"
         raise Exit(Code.USAGE, f"say which model with --model NAME: {has}; {try_model.KEPT}")
-    if server.is_ollama and not models:
+    if server.provider == OLLAMA.name and not models:
         raise Exit(Code.FAILED, f"it has no model yet: ollama pull NAME; {try_model.KEPT}")
-    return _name_one(models)
+    return _name_one(models, server.provider)
 
 
-def _bare(said: str, models: Sequence[str]) -> str:
-    """Without our own `openai/` before it, unless that is part of its name there."""
-    return said if said in models else said.removeprefix("openai/")
+def _bare(said: str, models: Sequence[str], provider: str) -> str:
+    """Return the name without our own `provider/` before it, unless it is part of the name there."""
+    return said if said in models else said.removeprefix(f"{provider}/")
 
 
-def _name_one(models: Sequence[str]) -> str:
+def _name_one(models: Sequence[str], provider: str) -> str:
     for number, name in enumerate(models[:SHOWN], 1):
         _say(f"  {number:2}  {reveal(name)}")
     if len(models) > SHOWN:
@@ -197,7 +213,7 @@ def _name_one(models: Sequence[str]) -> str:
         if answer.isascii() and answer.isdigit() and 0 < int(answer) <= len(models[:SHOWN]):
             return models[int(answer) - 1]
         if answer and not answer.isdigit():
-            return _bare(answer, models)
+            return _bare(answer, models, provider)
 
 
 def _number(prompt: str, highest: int, flag: str) -> int:
@@ -219,14 +235,15 @@ def _ask(prompt: str, flag: str) -> str:
 
 def _changed(wish: SetupOptions, chosen: Config) -> str:
     """The file as it will be."""
-    default = discover.OPENAI_URL
     now = configuration.peek({})
     values = {"model": chosen.model}
-    of_file = now.origins["openai.base_url"] == str(now.file)
-    if chosen.provider == "openai" and (chosen.openai.base_url != default or of_file):
-        values["openai.base_url"] = chosen.openai.base_url
-    if wish.save_key and chosen.openai.api_key is not None:
-        values["openai.api_key"] = chosen.openai.api_key.reveal()
+    if (table := chosen.table) is not None:
+        known = now.models.get(table.name)
+        of_file = now.origins.get(f"{table.section}.base_url") == str(now.file)
+        if not table.is_vendors or (of_file and known is not None):
+            values[f"{table.section}.base_url"] = table.base_url
+        if wish.save_key and table.keys:
+            values[f"{table.section}.api_key"] = table.keys[0].reveal()
     return config_file.changed(now.file, config_file.read(now.file), values)
 
 
@@ -239,7 +256,7 @@ def _save(wish: SetupOptions, chosen: Config, server: FoundServer | None, took_s
         raise Exit(Code.OUTPUT, f"{why}; {try_model.KEPT}") from None
     return Saved(
         model=chosen.model,
-        base_url=chosen.openai.base_url if server is not None else "",
+        base_url=_table(chosen).base_url if server is not None else "",
         config=str(chosen.file),
         seconds=round(took_s, 1),
         notes=_notes(wish, chosen, server),
@@ -249,16 +266,17 @@ def _save(wish: SetupOptions, chosen: Config, server: FoundServer | None, took_s
 def _notes(wish: SetupOptions, chosen: Config, server: FoundServer | None) -> list[str]:
     """What is to be known about what was saved."""
     now, notes = configuration.peek({}), []
-    for what, ours, theirs in (
+    ours, theirs = chosen.table, now.table
+    for what, new, old in (
         ("model", chosen.model, now.model),
-        ("openai.base_url", chosen.openai.base_url, now.openai.base_url),
+        ("openai.base_url", ours and ours.base_url, theirs and theirs.base_url),
     ):
-        if ours != theirs and (server is not None or what == "model"):
+        if new != old and (what == "model" or chosen.provider == now.provider == OPENAI.name):
             variable = now.origins[what].removeprefix("environment ")
-            notes.append(f"{variable} is set to {theirs} and wins over the file: unset {variable}")
-    origin = chosen.origins["openai.api_key"]
+            notes.append(f"{variable} is set to {old} and wins over the file: unset {variable}")
+    origin = ours.key_origin if ours is not None else ""
     variable = origin.removeprefix("environment ")
-    if server is not None and origin != "default" and server.keyless:
+    if server is not None and origin and server.keyless:
         notes.append(
             f"The key in {variable} is sent along, though that server answers without one: "
             "if it is for somebody else, take it away"
@@ -268,8 +286,6 @@ def _notes(wish: SetupOptions, chosen: Config, server: FoundServer | None) -> li
             f"The key was not saved: {variable} must be set wherever holdfast runs. "
             "To keep it in the file, for you alone to read: the same with --save-key"
         )
-    if server is not None and server.is_ollama:
-        notes.append(_OLLAMA)
     if anyio.run(service.look, now) is not None:
         notes.append("The gateway that runs has it after: holdfast gateway restart")
     return notes

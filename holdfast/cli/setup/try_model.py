@@ -58,7 +58,8 @@ async def _try(config: Config, within_s: float) -> Exit | None:
         with anyio.fail_after(within_s):
             await _ask(config)
     except TimeoutError:
-        said = f"{config.model} at {config.openai.base_url} has not answered within {within_s:g} s"
+        where = f" at {config.table.base_url}" if config.table is not None else ""
+        said = f"{config.model}{where} has not answered within {within_s:g} s"
         return Exit(Code.TRY_AGAIN, f"{said}; try another model; {KEPT}")
     except Transient as error:
         said = f"{error}; see whether it runs, or try again later"
@@ -85,12 +86,13 @@ async def _ask(config: Config) -> None:
 def _in_our_words(config: Config, said: str) -> str:
     """What a refusal says to check, by the names that it goes by here."""
     text, mark, hint = said.rpartition("; ")
-    origin = config.origins["openai.api_key"]
-    variable = origin.removeprefix("environment ") if origin != "default" else "OPENAI_API_KEY"
+    table = config.table
+    if table is None:
+        return said
     for theirs, ours in (
-        ("OPENAI_API_KEY", "the key in " + variable),
+        (table.key_setting, "the key in " + table.key_setting),
         ("HOLDFAST_MODEL", "--model"),
-        ("OPENAI_BASE_URL", "--base-url"),
+        (table.url_setting, "--base-url"),
     ):
         hint = hint.replace(theirs, ours)
     return text + mark + hint

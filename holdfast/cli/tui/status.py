@@ -10,6 +10,8 @@ from holdfast.cli.tui.style import amount, columns, cut, seconds, wall_clock
 from holdfast.cli.tui.ui import Ui
 from holdfast.config.settings import Config
 from holdfast.core.text.escape import reveal
+from holdfast.core.types import Usage
+from holdfast.models.model import Price
 
 RUN_KEPT = "The active run is kept and continues with"
 RUN_CONTINUES = "The active run continues; to see it"
@@ -49,7 +51,9 @@ def farewell(ui: Ui, client: Client, session_id: str) -> list[str]:
 
 def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
     """Return a function that draws the status line."""
-    prices = config.openai
+    provider, _, name = model.partition("/")
+    table = config.models.get(provider)
+    price, window = (table.price(name), table.window(name)) if table else (Price(), 0)
 
     def say() -> str:
         view = ui.view
@@ -58,12 +62,10 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
             parts.append((3, seconds(max(0.0, wall_clock() - view.begun_at))))
         if view.input_tokens or view.output_tokens:
             parts.append((8, f"↑{amount(view.input_tokens)} ↓{amount(view.output_tokens)}"))
-        cost = view.input_tokens * prices.usd_per_m_input
-        cost += view.output_tokens * prices.usd_per_m_output
-        if cost:
-            parts.append((6, f"${cost / 1e6:.2f}"))
-        if prices.context_tokens and view.context_tokens:
-            left = max(0.0, 1 - view.context_tokens / prices.context_tokens)
+        if cost := price.cost(Usage(view.input_tokens, view.output_tokens)):
+            parts.append((6, f"${cost:.2f}"))
+        if window and view.context_tokens:
+            left = max(0.0, 1 - view.context_tokens / window)
             parts.append((5, f"{left:.0%} context left"))
         if view.sandbox:
             parts.append((7, _SANDBOX.get(view.sandbox, view.sandbox)))

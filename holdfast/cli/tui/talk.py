@@ -121,10 +121,9 @@ class TerminalConversation:
     async def begin(self) -> None:
         """Greet, show the transcript of a continued session, and listen to its events."""
         async with self._telling():
-            served = await run.served_model(self.client)
-            if served:
-                self.ui.status = status.line(self._config, self.ui, served)
-            self.ui.print(status.greeting(self.ui, served or self._config.model, self._wish))
+            model = await run.model_in_use(self.client, self._config)
+            self.ui.status = status.line(self._config, self.ui, model)
+            self.ui.print(status.greeting(self.ui, model, self._wish))
             await self.client.runs(limit=1)  # from here on there is a server, if only this process
             self._tasks.start_soon(self._look_at_health)
         try:

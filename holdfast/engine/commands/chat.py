@@ -66,8 +66,8 @@ class Conversation:
         self.facts.append(address.BusyModeChosen(key=self._place.key, mode=mode))
 
     async def choose_model(self, name: str) -> str:
-        """Another model of the same provider for this session; empty: the configured one."""
-        chosen = named_model(self._parts.model, name)
+        """Choose another model for this session; empty: the configured one."""
+        chosen = named_model(self._parts.models, name)
         here = await self._session(await self._book.route(self._place))
         return await here.choose_model(chosen)
 

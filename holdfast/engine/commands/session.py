@@ -28,7 +28,9 @@ from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
 from holdfast.gateway import ChatStatus, Gateway
 from holdfast.journal.journal import Journal
+from holdfast.models.model import Models
 
+NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."
 RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
 NOTHING_YET = "Nothing was said here yet."
 FIRST_WORDS = 60  # characters of a session's first words
@@ -54,7 +56,7 @@ class CommandDeps(Value):
     journal: Journal
     sessions: Sessions
     clock: Clock
-    model: str  # that is configured
+    models: Models
     asking: Asking
 
 
@@ -82,7 +84,7 @@ class Dialogue(Value):
                 question=busy.calls[asked].question if busy and asked else "",
                 approvals=self._answerable(now),
                 busy_mode=mode,
-                model=now.model or self._parts.model,
+                model=now.model or self._parts.models.main.name,
                 suspended=now.status is SessionStatus.SUSPENDED,
                 health=health,
                 now=self._parts.clock.now(),
@@ -137,7 +139,7 @@ class Dialogue(Value):
             return (ModelChosen(model=chosen, by=self._by.who),)
 
         await self._parts.sessions.change(self.key, decide)
-        return chosen or self._parts.model
+        return chosen or self._parts.models.main.name
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
@@ -230,13 +232,12 @@ class Dialogue(Value):
         return was_suspended
 
 
-def named_model(configured: str, name: str) -> str:
-    """The whole name of a model of the configured provider; empty: the configured one."""
-    provider = configured.partition("/")[0]
-    asked, _, rest = name.partition("/")
-    if name and rest and asked != provider:
-        raise Refused("no_such_model", f"Only models of {provider} can be had here.")
-    return f"{provider}/{rest or name}" if name else ""
+def named_model(models: Models, name: str) -> str:
+    """Return the whole name of a model that is served; empty: the configured one."""
+    chosen = models.full_name(name) if name else ""
+    if name and not chosen:
+        raise Refused("no_such_model", NO_SUCH_MODEL.format(", ".join(models.providers)))
+    return chosen
 
 
 def _stopped(loaded: LoadedSession, those: Sequence[run.Run], reason: str) -> list[Fact]:

@@ -197,8 +197,8 @@ class Seat:
         self._busy = self._mode = mode
 
     async def choose_model(self, name: str) -> str:
-        """Another model of the same provider for this session; empty: the configured one."""
-        return await self._here.choose_model(named_model(self._parts.model, name))
+        """Choose another model for this session; empty: the configured one."""
+        return await self._here.choose_model(named_model(self._parts.models, name))
 
     async def answer(self, choice: Choice, request_id: str) -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""

@@ -36,7 +36,7 @@ class Intents:
     def __init__(self, deps: ServiceDeps, work: Work, reads: Reads, life: GatewayLife) -> None:
         journal, sessions, clock = deps.journal, work.sessions, deps.clock
         unfinished = Unfinished(sessions, reads, work.recovery)
-        defaults = Defaults(deps.model_name, deps.home, deps.workspace_roots)
+        defaults = Defaults(deps.models, deps.home, deps.workspace_roots)
         self.intake = Intake(journal, sessions, clock, deps.limits, defaults, deps.redactor)
         self._stops = Stops(sessions, journal, unfinished)
         self._steering = Steering(sessions, journal, unfinished)

@@ -31,6 +31,7 @@ from holdfast.engine.commits import Commits
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.journal import Journal
+from holdfast.models.model import Models
 
 _RequestName = tuple[Owner, str, str]
 
@@ -38,7 +39,7 @@ _RequestName = tuple[Owner, str, str]
 class Defaults(Value):
     """Defaults for what a request leaves out."""
 
-    model: str
+    models: Models
     home: Path  # sessions get their workspaces below it
     roots: tuple[Path, ...]  # where a request may put one
 
@@ -158,12 +159,13 @@ class Intake:
 
     def _check_model(self, intent: Submit, chosen: str) -> None:
         """Refuse a model that is not served: neither configured nor chosen for the session."""
-        served = dict.fromkeys(filter(None, (chosen, self._defaults.model)))
-        if intent.model and intent.model not in served:
+        models = self._defaults.models
+        if intent.model and intent.model != chosen and not models.serves(intent.model):
             raise Refused(
                 "model_not_served",
-                f"`model` must be {' or '.join(served)}, or be left out. To have another served, "
-                "set HOLDFAST_MODEL, or `model` in config.toml.",
+                f"`model` must be a model of {', '.join(models.providers)}, like "
+                f"{models.main.name}, or be left out. To have others served, write "
+                "[models.NAME] in config.toml.",
                 param="model",
             )
 
@@ -244,7 +246,7 @@ class Intake:
             hosts=intent.hosts,
             images=loaded.transcript.last_images() if intent.instead else intent.images,
         )
-        model = intent.model or now.model or self._defaults.model
+        model = intent.model or now.model or self._defaults.models.main.name
         queued = RunQueued(run_id=run_id, input_id=input_id, model=model, origin=_origin(intent))
         if intent.came is None and not intent.instead and intent.mode is Mode.QUEUE:
             return run_id, (*admit(now), *requeue_interrupted(now), admitted, queued)

@@ -112,14 +112,14 @@ class Asking:
             except Overflow as error:
                 return self._exceed(at, turn, str(error))
             except Rejected as error:
-                self._breaker.failed(candidate.name, self._clock.now(), None)
+                self._breaker.failed(candidate.id, self._clock.now(), None)
                 rejected.append(error)
                 if not others:
                     return self._all_refused(rejected)
-                self._fail_over(at, turn, attempt, candidate, error, others[0])
+                await self._fail_over(at, turn, attempt, candidate, error, others[0])
                 chain = tuple(others)
             except Transient as error:
-                self._breaker.failed(candidate.name, self._clock.now(), error.retry_after_s)
+                self._breaker.failed(candidate.id, self._clock.now(), error.retry_after_s)
                 decided = limits.retry(
                     self._limits, attempt, error.retry_after_s, random(), len(chain)
                 )
@@ -128,11 +128,11 @@ class Asking:
                     return GaveUp("model_unavailable", f"{error} ({decided.reason})")
                 chain = (*others, candidate)
                 wait_s = decided.after_s
-                self._fail_over(at, turn, attempt, candidate, error, chain[0], wait_s)
+                await self._fail_over(at, turn, attempt, candidate, error, chain[0], wait_s)
                 if wait_s:
                     await self._clock.sleep(wait_s)
             else:
-                self._breaker.answered(candidate.name)
+                self._breaker.answered(candidate.id)
                 return self._answered(at.id, turn, answer, candidate)
         raise AssertionError("counting ended")
 
@@ -190,7 +190,7 @@ class Asking:
         at.record(*self._voided(at, turn, error), exceeded)
         return None
 
-    def _fail_over(
+    async def _fail_over(
         self,
         at: DrivenRun,
         turn: int,
@@ -217,7 +217,8 @@ class Asking:
             retry_after_s=(error.retry_after_s or 0.0) if isinstance(error, Transient) else 0.0,
             cost_usd=at.loaded.session.runs[at.id].reserved_usd if billed else 0.0,
         )
-        at.record(*self._voided(at, turn, str(error)), failed)
+        # On disk before the next model is asked: a crash then goes on with that one.
+        await at.record(*self._voided(at, turn, str(error)), failed).wait()
 
     def _void(self, at: DrivenRun, turn: int, reason: str) -> None:
         if facts := self._voided(at, turn, reason):

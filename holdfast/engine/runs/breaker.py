@@ -27,7 +27,7 @@ class Breaker:
         """Return the candidates, those in trouble last. A single one is asked in any case."""
         if not self._trouble:
             return tuple(chain)
-        return tuple(sorted(chain, key=lambda c: self._rests(c.name, now)))
+        return tuple(sorted(chain, key=lambda c: self._rests(c.id, now)))
 
     def failed(self, name: str, now: float, retry_after_s: float | None) -> None:
         """Count a failure. A server that asks for a wait gets it."""

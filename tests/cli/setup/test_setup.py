@@ -13,8 +13,10 @@ from aiohttp import web
 
 from holdfast.cli.setup import discover
 from holdfast.config.load import load
-from holdfast.config.vendors import VENDORS
+from holdfast.config.vendors import BY_NAME
+from holdfast.host import local_models
 from tests.cli import Place, read_until, terminal
+from tests.fakes import ollama
 from tests.fakes.model_server import ModelServer, Wait, refuse, serve, stream
 
 pytestmark = pytest.mark.anyio
@@ -64,8 +66,8 @@ async def test_servers_on_this_machine_are_found_with_their_models() -> None:
         local({"/v1/models": {"hello": 1}}) as other,
     ):
         ports = [9, vllm, port(server), ollama, cpp, other]
-        found = await discover.look(ports, PATIENT_S)
-    assert [(one.name, one.models) for one in found] == [
+        found = await local_models.look(ports, PATIENT_S)
+    assert [(one.vendor.label, one.models) for one in found] == [
         ("vLLM", ("n",)),
         ("a server", ("fake-small", "fake-large")),
         ("Ollama", ("qwen3:8b",)),
@@ -77,14 +79,14 @@ async def test_servers_on_this_machine_are_found_with_their_models() -> None:
 async def test_an_ollama_without_models_is_found_all_the_same() -> None:
     empty = {"/v1/models": {"object": "list", "data": None}, "/api/tags": {"models": []}}
     async with local(empty) as ollama:
-        (found,) = await discover.look([ollama], PATIENT_S)
-    assert (found.name, found.models) == ("Ollama", ())
+        (found,) = await local_models.look([ollama], PATIENT_S)
+    assert (found.vendor.label, found.models) == ("Ollama", ())
 
 
 async def test_whoever_does_not_answer_holds_nobody_up() -> None:
     async with serve() as server:
         server.refuse_models = stream(Wait())
-        assert await discover.look([port(server)]) == []
+        assert await local_models.look([port(server)]) == []
 
 
 async def test_nobody_on_this_machine_is_shown_a_key(place: Place) -> None:
@@ -108,7 +110,7 @@ async def test_nobody_on_this_machine_is_shown_a_key(place: Place) -> None:
 
 def test_what_the_settings_name_is_found_once_and_by_its_name(tmp_path: Path) -> None:
     environ = {"HOLDFAST_HOME": str(tmp_path), "OPENAI_API_KEY": "k"}
-    groq = next(v for v in VENDORS if v.name == "Groq")
+    groq = BY_NAME["groq"]
     (openai,) = discover.configured(load(environ, {}), [])
     assert (openai.name, openai.model) == ("OpenAI", "gpt-5-mini")
     environ["OPENAI_BASE_URL"] = groq.base_url + "/"
@@ -294,21 +296,19 @@ async def test_what_the_environment_wins_over_is_said(place: Place) -> None:
     assert "HOLDFAST_MODEL is set to offline and wins over the file" in result.out
 
 
-async def test_of_ollama_it_says_what_does_not_work_there(place: Place) -> None:
-    async with serve() as server:
-        app = server.app()
-        app.router.add_get("/api/tags", _tags)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+async def test_ollama_is_spoken_to_by_its_own_protocol(place: Place) -> None:
+    async with serve(lambda _: ollama.say("well"), wire=ollama.WIRE) as server:
         server.models = ["qwen3:8b"]
         out = ""
         while "Saved" not in out:  # it does not wait long for an answer
-            asked = ("setup", "--ports", str(runner.addresses[0][1]))
+            asked = ("setup", "--ports", server.base_url.rpartition(":")[2])
             out = (await place.holdfast(*asked)).out
-        await runner.cleanup()
-    assert saved(place)["model"] == "openai/qwen3:8b"
-    assert "breaks tool calls when it streams" in out
+        result = await place.holdfast("run", "say:well")
+    assert saved(place) == {
+        "model": "ollama/qwen3:8b",
+        "models": {"ollama": {"base_url": server.base_url}},
+    }
+    assert (result.code, result.out) == (0, "well\n")
 
 
 async def test_a_key_that_a_server_here_does_not_need_is_told_of(place: Place) -> None:
@@ -321,10 +321,6 @@ async def test_a_key_that_a_server_here_does_not_need_is_told_of(place: Place) -
             assert result.code == 0, result
             out = result.out
     assert "The key in OPENAI_API_KEY is sent along" in out
-
-
-async def _tags(_: web.Request) -> web.Response:
-    return web.json_response({"models": [{"name": "qwen3:8b"}]})
 
 
 async def test_ctrl_c_in_the_middle_leaves_everything_as_it_was(place: Place) -> None:
