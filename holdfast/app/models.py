@@ -119,9 +119,25 @@ class ModelBuilder:
 
     def _without_table(self, name: str) -> Candidate:
         provider = name.partition("/")[0]
+        if provider == "builtin":
+            return self._builtin()
         if provider not in self._own:
             self._own[provider] = _build_own(provider)
         return Candidate(name, self._own[provider], price=Price(free=True))
+
+    def _builtin(self) -> Candidate:
+        """Return the built-in model, with its own prompt and tools."""
+        from holdfast.models.builtin import builtin, parts, protocol  # noqa: PLC0415  only if it is used
+
+        if parts.NAME not in self._own:
+            self._own[parts.NAME] = builtin.create(self._config.home)
+        return Candidate(
+            parts.ID,
+            self._own[parts.NAME],
+            protocol.WINDOW,
+            profile=protocol.PROFILE,
+            price=Price(free=True),
+        )
 
     def _want_list(self, table: ModelTable, model: str) -> None:
         """Have the server asked for its models, unless it is known what this one can read."""

@@ -16,7 +16,17 @@ async def resolve(config: Config) -> Config:
     if not config.is_open:
         return config
     found = await _local(config) if config.probe_local else None
-    return found or config
+    return found or _builtin(config) or config
+
+
+def _builtin(config: Config) -> Config | None:
+    """Return the configuration with the built-in model, if it is here."""
+    from holdfast.models.builtin.parts import ID, ModelFolder  # noqa: PLC0415  only if nothing is configured
+
+    if not ModelFolder(config.home).is_complete:
+        return None
+    reason = "no model is configured, and the small built-in model is here"
+    return replace(config, model=ID, model_reason=reason)
 
 
 async def _local(config: Config) -> Config | None:

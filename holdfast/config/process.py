@@ -146,6 +146,24 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple
         )
 
 
+_FOR_PACKAGES = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "NETRC"),
+    *("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+)
+
+
+def package_environment() -> dict[str, str]:
+    """The environment for pip: its own settings, proxies and certificates, and no secrets of ours."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _FOR_PACKAGES
+        or name.startswith("PIP_")
+        or name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    }
+
+
 def search_path() -> str:
     """Where this process finds commands."""
     return os.environ.get("PATH") or os.defpath

@@ -12,6 +12,7 @@ from holdfast.cli.client.client import Client, connect
 from holdfast.commands import approvals, messages, sessions, status
 from holdfast.config.process import LAUNCHD_LABEL
 from holdfast.core.inbox import Mode
+from holdfast.engine.commands.session import NO_SUCH_MODEL
 from tests.behaviour.hands import audit
 from tests.behaviour.terminals import HERE, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says
@@ -207,7 +208,7 @@ async def test_model_is_chosen_for_the_session_from_the_next_run_on(
     run_id = await said(it, "again")
     assert (await it.status(run_id))["model"] == "openai/big"
     refused = await desk.command(HERE, "/model other/big")
-    assert refused.output == "Only models of openai can be had here."
+    assert refused.output == NO_SUCH_MODEL.format("openai")
     assert "`openai/fake`" in (await desk.command(HERE, "/model default")).output
 
 

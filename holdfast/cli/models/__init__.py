@@ -1,0 +1,1 @@
+"""`holdfast models`: list, choose, fetch, remove and try models."""
