@@ -140,7 +140,8 @@ class AnswerParser:
                 self._take(delta)
 
     def _take(self, delta: _Delta) -> None:
-        self._thoughts.add(delta.reasoning_content, delta.reasoning_details)
+        if delta.reasoning_content or delta.reasoning_details:
+            self._thoughts.add(delta.reasoning_content, delta.reasoning_details)
         for thought in (delta.reasoning_content, delta.reasoning, delta.thinking):
             if thought and isinstance(thought, str):
                 self._building.add_reasoning(thought)
