@@ -204,6 +204,7 @@ async def test_what_was_cut_off_does_not_get_into_a_pipe(place: Place, server: M
     result = await place.holdfast("run", "do it")
     assert (result.code, result.out) == (0, "the whole answer\n")
     assert notes.CONNECTION_LOST in result.err
+    assert "attempt 2" in result.err
 
 
 @pytest.mark.usefixtures("server")

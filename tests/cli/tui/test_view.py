@@ -150,6 +150,27 @@ def test_words_that_another_run_reads_do_not_come_back(ending: str) -> None:
     assert told.view.take_unread() == []
 
 
+@pytest.mark.promise("MODEL-01")
+def test_a_model_that_is_asked_again_is_shown_with_the_reason_and_the_wait() -> None:
+    told = Told()
+    told.begin()
+    failed: dict[str, Any] = {"turn": 1, "attempt": 1, "model": "a/b", "reason": "a/b is busy"}
+    told.hear("model.retry", **failed, next_model="a/b", wait_s=30.0)
+    assert "a/b is busy" in told.text and "attempt 2 in 30 s" in told.text
+    told.hear("model.retry", **failed, next_model="c/d")
+    assert "asking c/d" in told.text
+
+
+@pytest.mark.promise("CTX-01")
+def test_a_conversation_that_was_compacted_says_so() -> None:
+    told = Told()
+    told.begin()
+    told.hear("context.compacted", reason="full", messages=0)
+    assert "notes" not in told.text, "only results were shortened"
+    told.hear("context.compacted", reason="full", messages=40)
+    assert notes.COMPACTED.format(40) in told.text
+
+
 def test_a_void_answer_is_said_to_be_void() -> None:
     told = Told()
     told.begin()
