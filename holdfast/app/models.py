@@ -13,6 +13,7 @@ from typing import cast
 import anyio
 from msgspec.structs import replace
 
+from holdfast.app.resolve import resolve
 from holdfast.config import program
 from holdfast.config.models import ModelTable
 from holdfast.config.settings import Config
@@ -55,6 +56,11 @@ class ModelBuilder:
         self._windows: dict[str, int] = {}
         self._to_list: list[str] = []  # names of tables
         self._wake: anyio.Event | None = None  # set when there is one to list
+
+    @classmethod
+    async def create(cls, config: Config) -> "ModelBuilder":
+        """Create a builder for the configured model, or for the one that is found."""
+        return cls(await resolve(config))
 
     def build(self) -> Models:
         """Build the configured models. Raises `Misconfigured` if one cannot be used."""
