@@ -8,6 +8,7 @@ RESUMED = "… The run continues after an interruption."
 PROCESSES_END = "● These background processes end now; detached ones continue:"
 WEAK_SANDBOX = "the sandbox for commands is weak here"
 DENIED_HERE = "… Approvals are denied here because stdin is not a terminal."
+SMALL_MODEL = "small built-in model: it makes mistakes, so check what it says it did"
 NOT_ANSWERED = "… No answer in time; it was not run."
 
 
