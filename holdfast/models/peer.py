@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,9 @@ _TOO_LONG = re.compile(
     r"|too many (input )?tokens|maximum prompt length|reduce the length|token count.*exceeds"
     r"|exceeds the (maximum|available)[\w ]* (tokens|context)",
     re.IGNORECASE,
+)
+_BAD_KEY = re.compile(
+    r"API key (not valid|expired|not found)|invalid (x-)?api[ -]key", re.IGNORECASE
 )
 # Errors inside a stream have no HTTP status: these codes are permanent errors.
 _FINAL = {
@@ -38,12 +42,13 @@ _FINAL = {
 }
 
 
-class ServerError(msgspec.Struct, gc=False):
+class ServerError(msgspec.Struct):
     """A server's error message."""
 
     message: str | None = None
     code: str | int | None = None
     type: str | None = None
+    details: Any = None  # Gemini's; may say how long to wait
 
 
 class _Refusal(msgspec.Struct):
@@ -96,7 +101,10 @@ class Peer(Value):
         if status == 413 or (status not in (401, 403, 429) and _TOO_LONG.search(details)):
             return Overflow(text)
         if status in (408, 409, 425, 429) or status >= 500:
+            wait_s = _delay(error.details) if wait_s is None else wait_s
             return Transient(text, retry_after_s=wait_s, billed=billed)
+        if _BAD_KEY.search(details):
+            status = 401
         return Rejected(f"{text}; {self._hint(status)}")
 
     def judge_inside(self, error: ServerError | str) -> HoldfastError:
@@ -129,6 +137,19 @@ class Peer(Value):
         text = Redactor([self.key]).clean(text)  # before it is shortened
         text = " ".join(text.split())
         return f' "{text[:200]}{"…" if len(text) > 200 else ""}"' if text else ""
+
+
+def _delay(details: object) -> float | None:
+    """Return the wait in the details of an error: `[{"retryDelay": "34.5s"}]`."""
+    for detail in details if isinstance(details, list) else ():
+        given = detail.get("retryDelay") if isinstance(detail, dict) else None
+        try:
+            wait_s = float(str(given).removesuffix("s"))
+        except ValueError:
+            continue
+        if math.isfinite(wait_s):
+            return max(0.0, wait_s)
+    return None
 
 
 def read_refusal(body: bytes) -> ServerError:

@@ -85,6 +85,7 @@ class _Body(msgspec.Struct, frozen=True):
     tools: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     include: list[str] | msgspec.UnsetType = msgspec.UNSET
     reasoning: _Reasoning | msgspec.UnsetType = msgspec.UNSET
+    max_output_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode = msgspec.json.Encoder().encode
@@ -101,6 +102,7 @@ def encode(request: Request, summary: str) -> bytes:
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
         include=["reasoning.encrypted_content"] if reasons else msgspec.UNSET,
         reasoning=_Reasoning(summary) if reasons and summary else msgspec.UNSET,
+        max_output_tokens=request.max_output or msgspec.UNSET,
     )
     return _encode(body)
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import anyio
 import pytest
@@ -242,6 +243,16 @@ async def test_ids_of_calls_are_new_in_the_conversation(
 async def test_a_huge_conversation_arrives_whole(server: ModelServer, model: RemoteModel) -> None:
     await listen(model, Request("fake", "", [User("ü" * 1_500_000)], []))
     assert "ü" * 1_500_000 in str(server.requests[0].body)
+
+
+async def test_a_limit_of_the_answer_reaches_the_server(
+    remote: Remote, server: ModelServer, model: RemoteModel
+) -> None:
+    await listen(model, Request("fake", "", [User("hi")], [], max_output=321))
+    body: Any = server.requests[0].body
+    for name in remote.limit:
+        body = body[name]
+    assert body == 321
 
 
 async def test_models_are_listed_with_their_windows(

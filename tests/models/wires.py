@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.models.anthropic import AnthropicModel, AnthropicReader
 from holdfast.models.completions import AnswerParser
+from holdfast.models.gemini import GeminiModel, GeminiReader
 from holdfast.models.model import RemoteModel
 from holdfast.models.ollama import OllamaModel, OllamaReader
 from holdfast.models.openai import OpenAIModel
@@ -12,7 +13,7 @@ from holdfast.models.parsing import EventParser
 from holdfast.models.peer import Peer
 from holdfast.models.responses import ResponsesModel, ResponsesReader
 from holdfast.models.transport import Parser, Server
-from tests.fakes import anthropic, ollama, responses
+from tests.fakes import anthropic, gemini, ollama, responses
 from tests.fakes.model_server import OPENAI, Wire
 
 
@@ -27,6 +28,7 @@ class Remote:
     window: int = 0  # that the fake's list gives
     key_header: str = ""  # that has the key, and what stands before it
     key_prefix: str = ""
+    limit: tuple[str, ...] = ("max_tokens",)  # where a request has the longest answer
 
 
 REMOTES = [
@@ -47,6 +49,7 @@ REMOTES = [
         ollama.WINDOW,
         "Authorization",
         "Bearer ",
+        ("options", "num_predict"),
     ),
     Remote(
         "responses",
@@ -56,5 +59,15 @@ REMOTES = [
         0,
         "Authorization",
         "Bearer ",
+        ("max_output_tokens",),
+    ),
+    Remote(
+        "gemini",
+        GeminiModel,
+        gemini.WIRE,
+        lambda peer: EventParser(peer, GeminiReader(peer)),
+        gemini.WINDOW,
+        "x-goog-api-key",
+        limit=("generationConfig", "maxOutputTokens"),
     ),
 ]

@@ -116,7 +116,7 @@ class Asking:
                 rejected.append(error)
                 if not others:
                     return self._all_refused(rejected)
-                self._fail_over(at, turn, attempt, candidate, error, others[0])
+                await self._fail_over(at, turn, attempt, candidate, error, others[0])
                 chain = tuple(others)
             except Transient as error:
                 self._breaker.failed(candidate.id, self._clock.now(), error.retry_after_s)
@@ -128,7 +128,7 @@ class Asking:
                     return GaveUp("model_unavailable", f"{error} ({decided.reason})")
                 chain = (*others, candidate)
                 wait_s = decided.after_s
-                self._fail_over(at, turn, attempt, candidate, error, chain[0], wait_s)
+                await self._fail_over(at, turn, attempt, candidate, error, chain[0], wait_s)
                 if wait_s:
                     await self._clock.sleep(wait_s)
             else:
@@ -190,7 +190,7 @@ class Asking:
         at.record(*self._voided(at, turn, error), exceeded)
         return None
 
-    def _fail_over(
+    async def _fail_over(
         self,
         at: DrivenRun,
         turn: int,
@@ -217,7 +217,8 @@ class Asking:
             retry_after_s=(error.retry_after_s or 0.0) if isinstance(error, Transient) else 0.0,
             cost_usd=at.loaded.session.runs[at.id].reserved_usd if billed else 0.0,
         )
-        at.record(*self._voided(at, turn, str(error)), failed)
+        # On disk before the next model is asked: a crash then goes on with that one.
+        await at.record(*self._voided(at, turn, str(error)), failed).wait()
 
     def _void(self, at: DrivenRun, turn: int, reason: str) -> None:
         if facts := self._voided(at, turn, reason):
