@@ -23,7 +23,7 @@ from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.parsing import EventParser, Progress
 from holdfast.models.peer import Peer, ServerError
 from holdfast.models.replay import Layout
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 _API_VERSION = "2023-06-01"
 _LISTED = 1_000  # the most that the server lists at once
@@ -108,7 +108,7 @@ class AnthropicModel:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
         given = self._headers | headers(request.model)
-        outgoing = Outgoing(self._api / "messages", given, encode(request))
+        outgoing = EncodedRequest(self._api / "messages", given, encode(request))
         parser = EventParser(peer, AnthropicReader(peer))
         return self._transport.stream(request, outgoing, parser, peer)
 

@@ -22,7 +22,7 @@ from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.parsing import EventParser, Progress
 from holdfast.models.peer import Peer, ServerError
 from holdfast.models.replay import Layout
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 _VERSIONS = ("v1", "v1alpha", "v1beta")
 _LISTED = 1_000  # the most that the server lists at once
@@ -121,7 +121,7 @@ class GeminiModel:
         peer = self._transport.peer(request.model)
         model = request.model.removeprefix("models/")
         url = (self._models / f"{model}:streamGenerateContent").with_query(alt="sse")
-        outgoing = Outgoing(url, self._headers, encode(request))
+        outgoing = EncodedRequest(url, self._headers, encode(request))
         parser = EventParser(peer, GeminiReader(peer))
         return self._transport.stream(request, outgoing, parser, peer)
 

@@ -12,7 +12,7 @@ from holdfast.models.completions_request import encode
 from holdfast.models.completions_thoughts import demands_thoughts
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.openai_list import read_models
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 
 class OpenAIModel:
@@ -37,7 +37,7 @@ class OpenAIModel:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
         body = encode(request, strict=self._strict, thoughts=self._thoughts)
-        outgoing = Outgoing(self._completions, self._headers, body)
+        outgoing = EncodedRequest(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
 
     async def list_models(self) -> list[ListedModel]:
