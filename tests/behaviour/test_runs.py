@@ -126,7 +126,7 @@ async def test_a_run_that_does_not_exist_is_not_found_on_any_route(
         assert body["error"]["message"]
 
 
-async def test_an_approval_nobody_asked_for_is_a_conflict(it: GatewayProcess) -> None:
+async def test_an_answer_without_a_pending_approval_is_a_conflict(it: GatewayProcess) -> None:
     live = await it.run("tool:hang {}")
     await it.events(live, until="tool.started")
     path = f"/v1/runs/{live}/approval"

@@ -26,6 +26,7 @@ from holdfast.models.builtin import server
 
 PROGRAM = (sys.executable, "-I", server.__file__)
 LOAD_S = 120.0  # time limit for loading
+_DEATH_S = 0.2
 _LINE = 64 << 10
 MEMINFO = Path("/proc/meminfo")
 
@@ -94,11 +95,20 @@ class ModelProcess:
                 if not self._runs:
                     await self._start()
             yield self._address
+        except Transient:
+            await self._notice_death()
+            raise
         finally:
             self._users -= 1
             if not self._users and self._runs:
                 loop = asyncio.get_running_loop()
                 self._idle = loop.call_later(self.limits.idle_s, self._kill)
+
+    async def _notice_death(self) -> None:
+        """Give the end of a process a moment to be noticed, so that the next request starts one."""
+        if self._process is not None:
+            with anyio.move_on_after(_DEATH_S):
+                await self._process.wait()
 
     async def aclose(self) -> None:
         """End the process."""

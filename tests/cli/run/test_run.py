@@ -198,7 +198,7 @@ async def test_an_owner_that_is_killed_is_replaced_and_the_run_goes_on(
     assert notes.CONNECTION_LOST in again.err
 
 
-async def test_what_was_cut_off_does_not_get_into_a_pipe(place: Place, server: ModelServer) -> None:
+async def test_a_cut_answer_is_not_written_to_a_pipe(place: Place, server: ModelServer) -> None:
     server.then(stream(token_of("half an ans"), Abort()))
     server.then(say("the whole answer"))
     result = await place.holdfast("run", "do it")
@@ -234,7 +234,7 @@ async def test_a_model_of_the_environment_that_is_not_served_is_only_told(place:
     assert result.said == f"{notes.other_model('openai/other', 'openai/fake')}\n"
 
 
-async def test_a_model_that_is_asked_for_is_used_where_nobody_serves_another(
+async def test_a_requested_model_is_used_if_no_server_has_another(
     place: Place, server: ModelServer
 ) -> None:
     result = await place.holdfast("run", "say:hi", "--model", "openai/other")

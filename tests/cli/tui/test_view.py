@@ -103,7 +103,7 @@ def test_an_interrupted_run_says_what_interrupted_it() -> None:
     assert told.text.endswith("› rather this")
 
 
-def test_what_was_taken_back_leaves_no_line() -> None:
+def test_a_message_that_was_taken_back_leaves_no_line() -> None:
     told = Told()
     told.begin()
     told.hear("run.queued", "run_2", input="never mind")
