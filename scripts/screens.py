@@ -15,6 +15,7 @@ from pathlib import Path
 
 import anyio
 
+from holdfast.cli.tui.picker import QUESTION
 from tests.fakes import model_server as says
 from tests.fakes.gateway import unstarted
 from tests.fakes.model_server import ModelServer, serve
@@ -193,7 +194,7 @@ async def _picker(environment: Mapping[str, str], work: Path, columns: int, *how
             await it.key("C-d")
             await it.ended()
     async with screen(environment, work, "--resume", columns=columns, rows=ROWS) as it:
-        await it.until("go on with which")
+        await it.until(QUESTION)
         return await it.text(*how)
 
 

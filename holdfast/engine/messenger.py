@@ -12,7 +12,6 @@ from anyio.abc import TaskGroup
 from holdfast.channels.text import links
 from holdfast.commands.command import Command
 from holdfast.core.address import Address
-from holdfast.core.chat import delivery
 from holdfast.core.life.lifecycle import Reason, Recorded
 from holdfast.core.types import RunId, Value
 from holdfast.engine.chats import inbound, notices
@@ -21,7 +20,6 @@ from holdfast.engine.chats.inbound import Inbound
 from holdfast.engine.chats.outbox import Outbox
 from holdfast.engine.chats.pairing import Pairing
 from holdfast.engine.chats.places import ChatPlace, Connected
-from holdfast.engine.chats.queues import Outlet
 from holdfast.engine.commands.chat import Conversation
 from holdfast.engine.commands.session import CommandDeps, ProcessControl
 from holdfast.engine.runs.approvals import Audit
@@ -65,13 +63,7 @@ class Messenger:
         self._listening = anyio.CancelScope()
         self._heard = anyio.Event()  # set once no channel is listened to any more
         self._heard.set()
-        outlets = {
-            name: Outlet(
-                c.channel,
-                delivery.DeliveryPolicy(c.channel.capabilities.idempotent_send, c.on_ambiguous),
-            )
-            for name, c in having.channels.items()
-        }
+        outlets = {name: connected.outlet for name, connected in having.channels.items()}
         self.outbox = Outbox(journal, sessions, clock, outlets, tasks, self._home)
 
         self.book = book = ChatBook(gateway, sessions, clock, having.channels, links.hosts)

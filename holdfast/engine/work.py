@@ -10,13 +10,9 @@ from functools import partial
 
 from anyio.abc import TaskGroup
 
-from holdfast.core.approval.approval import ApprovalDenied, ApprovalExpired
-from holdfast.core.events import Record
 from holdfast.core.intents import Principal
-from holdfast.core.run import call
-from holdfast.core.run.child import ChildEnded
-from holdfast.core.run.run import RunQueued, RunRequeued, StopAsked
 from holdfast.core.types import RunId, SessionKey
+from holdfast.engine import waking
 from holdfast.engine.commits import Commits
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.driving import fail_broken, give_titles, runner
@@ -32,16 +28,6 @@ from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
 
 log = logging.getLogger(__name__)
-
-# What lets a run that has begun go on: it goes before those that have not.
-_WAKING = (
-    RunRequeued,
-    call.CallCleared,
-    call.CallAnswered,
-    ChildEnded,
-    ApprovalDenied,
-    ApprovalExpired,
-)
 
 
 class Work:
@@ -94,9 +80,7 @@ class Work:
     def _subscribe(self) -> None:
         for part in (self.permits, self.children, self.standing):
             part.subscribe(self.commits)
-        self.commits.subscribe((StopAsked,), self._stop_asked)
-        self.commits.subscribe((RunQueued,), self._queued)
-        self.commits.subscribe(_WAKING, self._moved)
+        waking.subscribe(self.commits, self.sessions, self.coordinator)
 
     async def start(self, only: frozenset[RunId] | None) -> int:
         """Bring back unfinished runs; how many there are. `only`: the runs, if not all."""
@@ -120,16 +104,3 @@ class Work:
         if key.owner == by.who or self._has_chats:
             await self.recovery.watch(key)
             await self.children.need(key)
-
-    def _stop_asked(self, record: Record) -> None:
-        assert isinstance(record.fact, StopAsked)
-        if (key := self.sessions.key_of(record.stream)) is not None:
-            self.coordinator.interrupt(key, record.fact.run_id)
-
-    def _queued(self, record: Record) -> None:
-        if (key := self.sessions.key_of(record.stream)) is not None:
-            self.coordinator.wake(key)
-
-    def _moved(self, record: Record) -> None:
-        if (key := self.sessions.key_of(record.stream)) is not None:
-            self.coordinator.wake(key, first=True)

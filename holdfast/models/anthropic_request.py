@@ -21,8 +21,10 @@ from holdfast.models.replay import as_object, parts, wire_id
 _CACHED_TURNS = 2
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
 _ADAPTIVE = (4, 6)  # older models know only a budget of tokens: they are asked without thoughts
+_BINDING = (5, 1)  # thoughts are bound to all that was sent before them
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 # The longest answer by version, from it on; every model of that version accepts the number.
-_MAX_TOKENS = (((3, 7), 32_000), ((3, 5), 8_192), ((0, 0), 4_096))
+_MAX_TOKENS = (((4, 5), 64_000), ((3, 7), 32_000), ((3, 5), 8_192), ((0, 0), 4_096))
 _MAX_TOKENS_UNKNOWN = 8_192
 _BEGINNING = "(The conversation begins with your own message.)"
 
@@ -80,8 +82,18 @@ class _Tool(msgspec.Struct, frozen=True):
     cache_control: _Mark = msgspec.UNSET
 
 
+class _Binding(msgspec.Struct, frozen=True):
+    """What the server does with thoughts if something before them has changed, like a summary.
+
+    Without it, the server refuses the whole request.
+    """
+
+    prefix_mismatch_behavior: str = "drop_block"
+
+
 class _Thinking(msgspec.Struct, frozen=True, tag="adaptive", tag_field="type"):
     display: str = "summarized"
+    block_binding: _Binding | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -110,9 +122,21 @@ def encode(request: Request) -> bytes:
         _turns(request.messages),
         system=blocks or msgspec.UNSET,
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
-        thinking=_Thinking() if version and version >= _ADAPTIVE else msgspec.UNSET,
+        thinking=_thinking(version),
     )
     return _encode(body)
+
+
+def headers(model: str) -> dict[str, str]:
+    """Return the headers that a request to that model needs besides the usual ones."""
+    version = _version(model)
+    return {"anthropic-beta": _BINDING_BETA} if version and version >= _BINDING else {}
+
+
+def _thinking(version: tuple[int, int] | None) -> _Thinking | msgspec.UnsetType:
+    if version is None or version < _ADAPTIVE:
+        return msgspec.UNSET
+    return _Thinking(block_binding=_Binding() if version >= _BINDING else msgspec.UNSET)
 
 
 def _version(model: str) -> tuple[int, int] | None:

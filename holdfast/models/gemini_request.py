@@ -26,7 +26,7 @@ _FOREIGN = "skip_thought_signature_validator"  # the signature of calls that ano
 _BEGINNING = "(The conversation begins with your own message.)"
 
 
-class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class SignedPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is kept of the part that follows, besides its text or call."""
 
     signature: str = ""
@@ -102,7 +102,7 @@ class _Body(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_kept = msgspec.json.Decoder(Kept).decode
+_decode_signed = msgspec.json.Decoder(SignedPart).decode
 
 
 def encode(request: Request) -> bytes:
@@ -171,10 +171,10 @@ class _Turns:
         """Add the turn of an answer, and that of the results of its calls."""
         wired: list[_Part] = []
         results: list[_Part] = []
-        kept = Kept()
+        kept = SignedPart()
         for part in parts(message):
             if isinstance(part, msgspec.Raw):
-                kept = _decode_kept(part)
+                kept = _decode_signed(part)
                 continue
             signature = kept.signature or msgspec.UNSET
             if isinstance(part, Proposal):
@@ -185,7 +185,7 @@ class _Turns:
                     results.append(_Part(function_response=result))
             elif part.strip() or kept.signature:
                 wired.append(_Part(part, thought_signature=signature))
-            kept = Kept()
+            kept = SignedPart()
         self._sign(wired)
         self._add("model", wired)
         if results:

@@ -25,7 +25,7 @@ from holdfast.models.model import ListedModel, Piece, Request, ToolSpec
 from holdfast.models.parsing import EventParser, Progress
 from holdfast.models.peer import Peer, ServerError
 from holdfast.models.replay import Layout, as_object, parts
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 CONTEXT_TOKENS = 16_384  # about 2 GB of memory for a model with 8 billion parameters
 
@@ -99,7 +99,7 @@ class OllamaModel:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model, f"run: ollama pull {request.model}")
         body = encode(request, self._num_ctx)
-        outgoing = Outgoing(self._api / "chat", self._headers, body)
+        outgoing = EncodedRequest(self._api / "chat", self._headers, body)
         parser = EventParser(peer, OllamaReader(peer), prefix=b"")
         return self._transport.stream(request, outgoing, parser, peer)
 

@@ -9,9 +9,10 @@ import aiohttp
 
 from holdfast.models.completions import AnswerParser
 from holdfast.models.completions_request import encode
+from holdfast.models.completions_thoughts import demands_thoughts
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.openai_list import read_models
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 
 class OpenAIModel:
@@ -21,7 +22,9 @@ class OpenAIModel:
         self.name = server.provider
         self._transport = Transport(server, session)
         self._completions = self._transport.url / "chat" / "completions"
-        self._strict = self._transport.url.host == "api.openai.com"
+        host = self._transport.url.host or ""
+        self._strict = host == "api.openai.com"
+        self._thoughts = demands_thoughts(host)
         key = self._transport.key
         self._headers = {
             "Content-Type": "application/json",
@@ -33,8 +36,8 @@ class OpenAIModel:
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
-        body = encode(request, strict=self._strict)
-        outgoing = Outgoing(self._completions, self._headers, body)
+        body = encode(request, strict=self._strict, thoughts=self._thoughts)
+        outgoing = EncodedRequest(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
 
     async def list_models(self) -> list[ListedModel]:

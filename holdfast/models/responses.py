@@ -23,7 +23,7 @@ from holdfast.models.parsing import EventParser, Progress
 from holdfast.models.peer import Peer, ServerError
 from holdfast.models.replay import Layout
 from holdfast.models.responses_request import Phase, Thought, encode
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 
 class _Content(msgspec.Struct):
@@ -105,7 +105,7 @@ class ResponsesModel:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
         url = self._transport.url / "responses"
-        outgoing = Outgoing(url, self._headers, encode(request, self._summary))
+        outgoing = EncodedRequest(url, self._headers, encode(request, self._summary))
         parser = EventParser(peer, ResponsesReader(peer))
         return self._transport.stream(request, outgoing, parser, peer)
 

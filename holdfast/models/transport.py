@@ -47,7 +47,7 @@ class Parser(Protocol):
         ...
 
 
-class Outgoing(Value):
+class EncodedRequest(Value):
     """An encoded request."""
 
     url: URL
@@ -92,7 +92,7 @@ class Transport:
         return Peer(server.provider, host, model, self.key, server.settings, if_missing)
 
     async def stream(
-        self, request: Request, outgoing: Outgoing, parser: Parser, peer: Peer
+        self, request: Request, outgoing: EncodedRequest, parser: Parser, peer: Peer
     ) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         asked = self._attend()
@@ -189,7 +189,7 @@ class Transport:
         return self._session
 
     async def _post(
-        self, outgoing: Outgoing, asked: "_Asked", peer: Peer
+        self, outgoing: EncodedRequest, asked: "_Asked", peer: Peer
     ) -> aiohttp.ClientResponse:
         body = outgoing.body
         try:

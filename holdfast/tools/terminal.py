@@ -33,7 +33,7 @@ from holdfast.tools.exec.live_process import Changed, CommandSpec, LiveProcess
 from holdfast.tools.exec.plan import CommandPlan
 from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import PATIENCE_S, AlreadyClaimed
-from holdfast.tools.sandbox.sandbox import Profile
+from holdfast.tools.sandbox.sandbox import CommandProfile
 from holdfast.tools.terminal_result import (
     MAX_OUTPUT,
     MOVED,
@@ -148,7 +148,7 @@ def _plan(hands: Commands, context: Context, asked: TerminalArguments) -> Comman
     """CommandPlan the command. Reads the disk; call it from a worker thread."""
     _check(asked)
     cwd, moved = plan.place(context, asked.workdir)
-    profile = Profile(str(context.workspace), unsandboxed=asked.unsandboxed)
+    profile = CommandProfile(str(context.workspace), unsandboxed=asked.unsandboxed)
     path, home = hands.path(profile), hands.home(profile)
     return plan.make(asked.command, cwd, profile, path, home, moved=moved)
 

@@ -87,7 +87,7 @@ async def test_a_request_is_handed_to_its_channel_without_a_key(it: Network) -> 
     assert hook.headers["x-signature"] == "abc"
 
 
-async def test_what_the_channel_refuses_is_refused(it: Network) -> None:
+async def test_a_hook_that_the_channel_refuses_is_refused(it: Network) -> None:
     it.channel.answer = lambda hook: HookAnswer(401, b"wrong signature")
     assert (await it.ask()).status == 401
 

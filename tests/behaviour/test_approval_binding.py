@@ -130,7 +130,7 @@ async def test_a_file_that_was_changed_before_the_answer_does_not_run(
 
 
 @pytest.mark.fault("F-10")
-async def test_what_was_not_changed_runs_also_after_a_restart(
+async def test_an_unchanged_command_runs_after_a_restart_too(
     it: GatewayProcess, work: Path
 ) -> None:
     cases = await ask_all(it, work)
@@ -234,7 +234,7 @@ def writing(path: str, text: str) -> str:
 @pytest.mark.parametrize(
     "who", ["another session", "a background process", "a new directory", "a hard link"]
 )
-async def test_whoever_changes_a_file_meanwhile_the_command_does_not_run(
+async def test_a_command_does_not_run_if_any_program_changed_a_file_meanwhile(
     it: GatewayProcess, work: Path, who: str
 ) -> None:
     script = work / "x.sh"

@@ -160,7 +160,7 @@ async def test_a_stopped_run_withdraws_its_request(it: GatewayProcess, effects: 
 
 
 @pytest.mark.fault("F-33")
-async def test_what_changed_after_it_was_approved_is_not_run(
+async def test_a_command_changed_after_its_approval_does_not_run(
     tmp_path: Path, model: ModelServer
 ) -> None:
     effects, seal = tmp_path / "effects", tmp_path / "seal"

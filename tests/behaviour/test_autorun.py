@@ -49,7 +49,7 @@ async def test_a_file_tool_asks_and_a_refusal_leaves_nothing(
 
 @pytest.mark.fault("F-44")
 @pytest.mark.debian("bwrap")
-async def test_a_command_that_nobody_is_asked_about_cannot_make_git_run_anything(
+async def test_a_command_without_approval_cannot_make_git_run_anything(
     tmp_path: Path, model: ModelServer
 ) -> None:
     workspace = tmp_path / "project"

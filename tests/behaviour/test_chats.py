@@ -115,7 +115,7 @@ async def test_updates_that_come_again_are_the_same_updates(both: Bot, model: Mo
 
 
 @pytest.mark.promise("STOP-14")
-async def test_what_was_said_while_it_was_down_is_answered_in_order(
+async def test_messages_sent_during_a_downtime_are_answered_in_order(
     both: Bot, model: ModelServer
 ) -> None:
     chat = owners(both)

@@ -12,6 +12,7 @@ from holdfast.cli.client.client import connect
 from holdfast.cli.exits import Exit
 from holdfast.commands.status import NO_ACTIVE_RUN
 from holdfast.engine.commands.session import RUN_ACTIVE
+from holdfast.engine.commands.terminal import DONE_BEFORE
 from holdfast.host.lock import SOCKET
 from tests.behaviour.terminals import HERE, Door, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says
@@ -41,7 +42,9 @@ async def door(it: GatewayProcess) -> AsyncIterator[Door]:
         ([], None),
     ],
 )
-async def test_what_is_no_command_is_refused(door: Door, body: object, param: str | None) -> None:
+async def test_a_text_that_is_no_command_is_refused(
+    door: Door, body: object, param: str | None
+) -> None:
     status, answer = await door.give(body)
     assert (status, answer["error"]["code"]) == (400, "invalid_request")
     assert answer["error"]["param"] == param
@@ -79,7 +82,7 @@ async def test_words_whose_answer_was_lost_are_said_once(
 async def test_an_undo_and_an_approval_that_come_again_are_done_once(
     it: GatewayProcess, door: Door, tmp_path: Path
 ) -> None:
-    before = "That was done already; only the answer was lost."
+    before = DONE_BEFORE
     await said(it, "one")
     await said(it, "two")
     assert (await door.give({"input": "/undo"}, key="k1"))[1]["undone"] == "two"
@@ -107,7 +110,7 @@ async def test_words_of_a_command_that_answered_a_question_are_not_said_as_well(
     assert len((await it.get(f"/v1/runs?session_id={HERE}"))[1]["data"]) == 1
 
 
-async def test_words_of_a_command_that_nobody_will_read_are_told_from_other_refusals(
+async def test_a_refused_message_of_a_command_differs_from_other_refusals(
     door: Door,
 ) -> None:
     nowhere = {"input": "/queue hello", "workspace": "/no/such/place"}

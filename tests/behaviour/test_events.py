@@ -274,7 +274,7 @@ async def test_after_retention_deltas_are_gone_and_every_number_stands(
 
 @pytest.mark.promise("RUN-10", "RUN-11")
 @pytest.mark.fault("F-27")
-async def test_a_reader_that_does_not_read_slows_nobody_is_cut_and_may_come_back(
+async def test_a_stalled_reader_is_disconnected_delays_no_other_and_may_resume(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     gate = anyio.Event()
@@ -320,7 +320,7 @@ async def _to_the_end(it: GatewayProcess, run_id: str) -> list[Frame]:
 
 
 @pytest.mark.promise("RUN-10")
-async def test_one_big_piece_of_text_cuts_nobody_who_keeps_up(
+async def test_a_big_piece_of_text_disconnects_no_reader_that_keeps_up(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     gate = anyio.Event()

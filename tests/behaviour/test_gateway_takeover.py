@@ -58,7 +58,7 @@ async def test_the_gateway_is_killed_and_the_runs_of_all_terminals_go_on(
         all_of_them.start_soon(follow, other, runs["four"])
 
 
-async def test_to_go_on_in_another_session_cuts_nothing_elsewhere(
+async def test_switching_to_another_session_interrupts_nothing(
     it: GatewayProcess, model: ModelServer, tmp_path: Path
 ) -> None:
     left = await at_work(it, model, "left")

@@ -111,7 +111,7 @@ async def test_a_session_is_shown_as_it_stands(it: GatewayProcess, model: ModelS
     assert (await it.get("/api/sessions"))[1]["data"] == [after]
 
 
-async def test_what_is_the_gateway_s_own_or_a_child_s_is_not_listed(it: GatewayProcess) -> None:
+async def test_sessions_of_the_gateway_and_of_children_are_not_listed(it: GatewayProcess) -> None:
     task = msgspec.json.encode({"task": "say:done"}).decode()
     await it.finished(await it.run(f"tool:delegate_task {task}", session_id="mine"))
     assert await listed(it) == ["mine"]
@@ -176,7 +176,7 @@ async def test_a_fork_goes_on_from_where_its_source_was_and_leaves_it_alone(
     assert "mine" in (await it.finished(await it.run(read, session_id="b")))["output"]
 
 
-async def test_a_fork_needs_no_name_and_takes_nobodys(it: GatewayProcess) -> None:
+async def test_a_fork_needs_no_id_and_takes_no_used_one(it: GatewayProcess) -> None:
     await it.finished(await it.run("hello", session_id="a"))
     async with it.http.post(f"{it.url}/api/sessions/a/fork") as response:
         assert response.status == 201

@@ -103,7 +103,7 @@ async def test_an_unknown_mode_is_refused(it: GatewayProcess) -> None:
 
 
 @pytest.mark.promise("HALT-02")
-async def test_what_waits_can_be_taken_back_until_it_has_begun(
+async def test_a_queued_message_can_be_taken_back_until_its_run_starts(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     gate = anyio.Event()
@@ -118,7 +118,7 @@ async def test_what_waits_can_be_taken_back_until_it_has_begun(
     assert _asked(model) == ["first"]
 
 
-async def test_a_stop_whose_answer_was_lost_tells_again_what_nobody_has_read(
+async def test_a_repeated_stop_returns_the_unread_input_again(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     first = await _at_work(it, model, anyio.Event())

@@ -52,7 +52,7 @@ async def test_a_restart_is_refused_if_the_gateway_would_not_come_back(
 
 
 @pytest.mark.fault("F-34")
-async def test_the_operator_sees_and_answers_what_is_everybodys_and_nobody_else_does(
+async def test_only_the_operator_sees_and_answers_approvals_of_all_owners(
     tmp_path: Path, model: ModelServer
 ) -> None:
     place, token = at(tmp_path), secrets.token_hex(6)

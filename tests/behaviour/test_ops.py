@@ -13,7 +13,7 @@ from tests.fakes.gateway import GatewayProcess
 pytestmark = pytest.mark.anyio
 
 
-async def test_health_is_open_to_everybody_and_says_little(it: GatewayProcess) -> None:
+async def test_health_needs_no_key_and_discloses_little(it: GatewayProcess) -> None:
     for path in ("/health", "/v1/health"):
         async with it.http.get(it.url + path, headers={"Authorization": ""}) as response:
             assert response.status == 200

@@ -76,9 +76,7 @@ async def test_one_busy_session_occupies_only_one_slot(model: ModelServer, tmp_p
 
 
 @pytest.mark.promise("RUN-23")
-async def test_what_waits_is_still_there_after_a_restart(
-    model: ModelServer, tmp_path: Path
-) -> None:
+async def test_queued_runs_survive_a_restart(model: ModelServer, tmp_path: Path) -> None:
     limits = "[limits]\nrunning = 1\nqueued = 2\n"
     async with gateway(tmp_path, model.base_url, config=limits) as it:
         _gated(model, 1)

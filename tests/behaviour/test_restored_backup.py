@@ -220,7 +220,7 @@ async def test_a_kill_before_the_mark_is_moved_changes_nothing(
     assert (await it.finished(waiting))["status"] == "completed"
 
 
-async def test_what_waits_in_a_backup_from_days_ago_is_withdrawn_though_it_has_not_expired(
+async def test_pending_approvals_of_an_old_backup_are_withdrawn_before_they_expire(
     tmp_path: Path, model: ModelServer
 ) -> None:
     effects, backup, wall = tmp_path / "effects", tmp_path / "backup", Wall(tmp_path / "wall")

@@ -126,7 +126,7 @@ async def test_a_run_that_does_not_exist_is_not_found_on_any_route(
         assert body["error"]["message"]
 
 
-async def test_an_approval_nobody_asked_for_is_a_conflict(it: GatewayProcess) -> None:
+async def test_an_answer_without_a_pending_approval_is_a_conflict(it: GatewayProcess) -> None:
     live = await it.run("tool:hang {}")
     await it.events(live, until="tool.started")
     path = f"/v1/runs/{live}/approval"
@@ -189,7 +189,7 @@ async def test_messages_instructions_and_history_reach_the_model_in_order(
     assert (await it.status(run_id))["model"] == "openai/fake", "it must say which was used"
 
 
-@pytest.mark.promise("API-01", "RUN-05")
+@pytest.mark.promise("API-01", "RUN-05", "MODEL-10")
 async def test_a_model_that_is_not_served_is_refused_and_the_answer_names_the_one_that_is(
     it: GatewayProcess,
 ) -> None:
@@ -200,9 +200,9 @@ async def test_a_model_that_is_not_served_is_refused_and_the_answer_names_the_on
             assert body["error"]["param"] == "model" and "openai/fake" in body["error"]["message"]
     assert (await it.get("/v1/runs"))[1]["data"] == []
     assert (await it.get("/api/sessions/s"))[0] == 404
-    for served in (None, "openai/fake"):
+    for served in (None, "openai/fake", "openai/other"):
         run_id = await it.run("say:yes", session_id="s", model=served)
-        assert (await it.finished(run_id))["model"] == "openai/fake"
+        assert (await it.finished(run_id))["model"] == (served or "openai/fake")
 
 
 def _text(text: str) -> dict[str, str]:

@@ -285,7 +285,7 @@ async def test_a_restart_reveals_no_secret(stage: Stage, tmp_path: Path) -> None
     await stage.look()
 
 
-async def test_no_child_inherits_a_secret_and_nobody_looks_into_the_gateway(stage: Stage) -> None:
+async def test_no_child_inherits_a_secret_or_reads_the_gateways_memory(stage: Stage) -> None:
     stage.model.then(calls(call("exposed", "{}")), in_tokens("done"))
     await stage.run("hello")
     result = next(m for m in stage.model.requests[-1].body["messages"] if m["role"] == "tool")

@@ -137,7 +137,7 @@ async def test_the_transcript_of_a_session_can_be_read(it: GatewayProcess, tmp_p
     assert await it.get("/api/sessions/s/messages") == (200, body)
 
 
-async def test_a_session_nobody_has_used_is_not_found_and_not_made(it: GatewayProcess) -> None:
+async def test_an_unused_session_is_not_found_and_not_created(it: GatewayProcess) -> None:
     for _ in range(2):
         status, body = await it.get("/api/sessions/nobody/messages")
         assert (status, body["error"]["code"]) == (404, "session_not_found")

@@ -107,7 +107,7 @@ async def test_a_session_goes_on_in_the_chat_and_at_the_terminal(
     assert (session.session_id, session.owner, session.unfinished) == (HERE, THEIRS, 0)
 
 
-async def test_what_the_chat_begins_is_seen_at_the_terminal_and_answered_in_the_chat(
+async def test_a_run_of_the_chat_is_shown_at_the_terminal_and_answered_in_the_chat(
     both: Bot, client: Client
 ) -> None:
     await speak(both, "hello", "echo: hello")
@@ -139,7 +139,7 @@ async def test_a_run_of_the_chat_makes_way_for_words_at_the_terminal_and_says_so
     await speak(both, "still there?", "echo: still there?")
 
 
-async def test_what_a_run_of_the_terminal_asks_is_the_operators_to_answer(
+async def test_only_the_operator_answers_questions_of_a_terminal_run(
     both: Bot, client: Client
 ) -> None:
     chat, token = guests(both), secrets.token_hex(6)
@@ -161,7 +161,7 @@ async def test_what_a_run_of_the_terminal_asks_is_the_operators_to_answer(
     await both.hears(chat, "May this run?")  # what the operator was granted is not the guest's
 
 
-async def test_what_is_asked_at_the_terminal_is_not_answered_by_words_in_the_chat(
+async def test_a_chat_message_does_not_answer_a_question_at_the_terminal(
     both: Bot, client: Client
 ) -> None:
     chat = both.telegram.private(OWNER)  # an administrator, who may answer everything
@@ -207,7 +207,7 @@ async def test_the_network_knows_nothing_of_anybodys_sessions(both: Bot, client:
     assert [(one.session_id, one.owner) for one in listed] == [(HERE, ""), (HERE, THEIRS)]
 
 
-async def test_nobody_begins_a_session_for_somebody_else(both: Bot, client: Client) -> None:
+async def test_no_owner_creates_a_session_for_another(both: Bot, client: Client) -> None:
     await speak(both, "hello", "echo: hello")
     for session_id in ("ses_new", None):
         with pytest.raises(NotFound, match=f"no such session of {THEIRS}"):
@@ -217,7 +217,7 @@ async def test_nobody_begins_a_session_for_somebody_else(both: Bot, client: Clie
     assert len(await client.for_owner("").list_sessions()) == 1
 
 
-async def test_commands_are_about_the_session_and_what_is_begun_anew_is_ones_own(
+async def test_commands_act_on_the_shared_session_and_new_creates_an_own_one(
     both: Bot, model: ModelServer, client: Client
 ) -> None:
     await speak(both, "one", "echo: one")
@@ -255,7 +255,9 @@ async def test_without_a_gateway_it_can_be_read_and_not_gone_on_with(
         await client.command(HERE, "/undo")
 
 
-async def test_the_operator_lists_and_shows_what_is_everybodys(both: Bot, tmp_path: Path) -> None:
+async def test_the_operator_lists_and_shows_sessions_of_all_owners(
+    both: Bot, tmp_path: Path
+) -> None:
     place = Place(tmp_path)
     place.environ |= {"PYTHONPATH": str(ROOT)}
     await speak(both, "by the river", "echo: by the river")

@@ -114,7 +114,7 @@ async def test_no_hostile_command_runs_unasked_over_http(it: GatewayProcess) -> 
 
 @pytest.mark.fault("F-35")
 @pytest.mark.promise("RUN-12")
-async def test_where_nobody_can_answer_the_command_is_denied_and_the_model_told(
+async def test_without_a_user_to_ask_the_command_is_denied_and_the_model_told(
     it: GatewayProcess,
 ) -> None:
     run_id = await it.run(command("make all"), answerable=False)
@@ -128,7 +128,7 @@ async def test_where_nobody_can_answer_the_command_is_denied_and_the_model_told(
 
 @pytest.mark.fault("F-33")
 @pytest.mark.parametrize("what", ["script", "program"])
-async def test_what_was_changed_after_the_approval_is_denied_and_audited(
+async def test_a_command_changed_after_its_approval_is_denied_and_audited(
     tmp_path: Path, model: ModelServer, what: str
 ) -> None:
     work = tmp_path / "work"
@@ -294,7 +294,7 @@ async def test_no_secret_is_in_a_commands_reach_or_result(tmp_path: Path) -> Non
 
 
 @pytest.mark.promise("LATE-04")
-async def test_over_http_a_background_process_runs_and_says_that_nobody_will_be_told(
+async def test_over_http_a_background_process_says_that_no_notice_will_come(
     it: GatewayProcess,
 ) -> None:
     text = command("sleep 0.2; echo finished", background=True, notify_on_complete=True)
@@ -358,7 +358,7 @@ REACH = (
 @pytest.mark.parametrize(
     ("choice", "answer"), [("deny", "403"), ("once", "502"), ("session", "502")]
 )
-async def test_a_host_nobody_has_allowed_is_asked_about_while_the_command_waits(
+async def test_the_user_is_asked_about_an_unknown_host_while_the_command_waits(
     it: GatewayProcess, choice: str, answer: str
 ) -> None:
     run_id = await it.run(command(REACH), session_id="s")
@@ -452,7 +452,7 @@ async def test_a_question_shows_the_input_and_that_it_goes_on_in_the_background(
     await asked(it, await it.run(command("bash", background=True), session_id="s"))
 
 
-async def test_what_is_written_to_a_process_is_in_the_audit(it: GatewayProcess) -> None:
+async def test_input_written_to_a_process_is_audited(it: GatewayProcess) -> None:
     begun = await does(it, command("cat", background=True, stdin_open=True), session_id="s")
     words = process("write", process_id=begun["process_id"], text="hello there")
     await it.finished(await it.run(words, session_id="s"))

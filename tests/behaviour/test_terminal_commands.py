@@ -12,6 +12,7 @@ from holdfast.cli.client.client import Client, connect
 from holdfast.commands import approvals, messages, sessions, status
 from holdfast.config.process import LAUNCHD_LABEL
 from holdfast.core.inbox import Mode
+from holdfast.engine.commands import session, terminal
 from tests.behaviour.hands import audit
 from tests.behaviour.terminals import HERE, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says
@@ -73,10 +74,10 @@ async def test_a_session_that_was_never_seen_is_an_empty_conversation(
         "/sessions": sessions.NO_SESSIONS,
         "/resume": "There is no earlier session. /sessions lists what there is.",
         "/resume 4": "There is no session 4. /sessions lists what there is.",
-        "/undo": "There is nothing here to take back.",
-        "/retry": "There is nothing here to take back.",
+        "/undo": session.NO_MESSAGE,
+        "/retry": session.NO_MESSAGE,
         "/approve": approvals.NOTHING_WAITS,
-        "/model big": "Say something first, then choose.",
+        "/model big": session.MESSAGE_FIRST,
     }
     for text, answer in answers.items():
         done = await desk.command(HERE, text)
@@ -207,7 +208,7 @@ async def test_model_is_chosen_for_the_session_from_the_next_run_on(
     run_id = await said(it, "again")
     assert (await it.status(run_id))["model"] == "openai/big"
     refused = await desk.command(HERE, "/model other/big")
-    assert refused.output == "Only models of openai can be had here."
+    assert refused.output == session.NO_SUCH_MODEL.format("openai")
     assert "`openai/fake`" in (await desk.command(HERE, "/model default")).output
 
 
@@ -242,7 +243,7 @@ async def test_retry_says_the_last_words_again_in_place_of_what_came_of_them(
     assert asked(model)[-1] == ["one", "echo: one", "two"]
     await at_work(it, model)
     busy = await desk.command(HERE, "/retry")
-    assert (busy.output, busy.run_id) == ("Something is at work here. /stop it first.", None)
+    assert (busy.output, busy.run_id) == (session.RUN_ACTIVE, None)
 
 
 async def test_undo_takes_back_the_last_exchange_and_reports_its_words(
@@ -300,9 +301,7 @@ async def test_resume_alone_goes_back_to_the_session_that_was_left(
     assert (await desk.command("mine", "/resume")).session_id == "theirs"
 
 
-async def test_resume_goes_on_in_a_session_whose_next_words_would_begin_afresh(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_resume_ends_the_suspension_of_a_session(tmp_path: Path, model: ModelServer) -> None:
     config = '[recovery]\non_start = "suspend"\n'
     async with gateway(tmp_path, model.base_url, config) as it:
         await said(it, "one")
@@ -345,5 +344,5 @@ async def test_nothing_is_restarted_from_a_terminal_that_would_not_come_back(
 
 
 async def test_a_terminal_cannot_be_the_home_chat(desk: Client) -> None:
-    answer = "Only a chat can be the home: say /home there."
+    answer = terminal.ONLY_A_CHAT
     assert (await desk.command(HERE, "/home")).output == answer

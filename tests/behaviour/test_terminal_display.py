@@ -1,12 +1,11 @@
 """The display of a real terminal: narrow or wide, resized, without colour."""
 
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from holdfast.core.inbox import Mode
-from tests.behaviour.desk import Desk, desk, gated, idle, switch
+from tests.behaviour.desk import Desk, gated, idle, switch
 from tests.fakes import tmux
 from tests.fakes.emulator import screen
 
@@ -15,12 +14,6 @@ pytestmark = pytest.mark.anyio
 PLAIN = {0, 39, 49}  # the codes that end a style, the colour, and that behind
 
 LONG = "Many words that a narrow terminal has to fold, and a wide one does not, whatever they say. "
-
-
-@pytest.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path) as it:
-        yield it
 
 
 def _drawn(columns: int, *once: str) -> Callable[[str], bool]:

@@ -1,7 +1,6 @@
 """Exiting a real terminal, even if something hangs (HALT-05, HALT-06)."""
 
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
 LEFT_S = 5.0
 SAID_S = 1.0
-
-
-@pytest.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path) as it:
-        yield it
 
 
 async def _leave(it: Screen, how: str) -> tuple[float, float]:

@@ -21,18 +21,6 @@ STOPPED_S = 1.0
 TRIES = 3
 
 
-@pytest.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path) as it:
-        yield it
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path, served=True) as it:
-        yield it
-
-
 @pytest.fixture(params=["embedded", "served"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
     async with desk(tmp_path, served=request.param == "served") as it:

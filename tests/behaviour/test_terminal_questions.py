@@ -3,32 +3,18 @@
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import anyio
 import pytest
 
 from holdfast.cli.run.approval import WANTS
 from holdfast.cli.tui.ui import READ_FIRST, UNSEEN_S
-from tests.behaviour.desk import ASKS, Desk, approve, desk, idle
+from tests.behaviour.desk import ASKS, Desk, approve, idle
 from tests.behaviour.hands import command
 from tests.fakes import model_server as says
 from tests.fakes.screen import Screen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
-
-
-@pytest.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path) as it:
-        yield it
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Desk]:
-    async with desk(tmp_path, served=True) as it:
-        yield it
 
 
 def _ask(question: str) -> str:

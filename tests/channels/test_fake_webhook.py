@@ -55,7 +55,7 @@ async def test_each_delivery_is_taken_once(platform: Platform) -> None:
     assert (await post(platform, "e"))[0] == 410
 
 
-async def test_what_is_not_signed_or_stale_is_not_taken(platform: Platform) -> None:
+async def test_an_unsigned_or_stale_request_is_not_taken(platform: Platform) -> None:
     other = "whsec_" + base64.b64encode(bytes(32)).decode()
     assert (await post(platform, "a", secret=other))[0] == 401
     assert (await post(platform, "b", at=AT - 301))[0] == 401

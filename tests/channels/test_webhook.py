@@ -223,7 +223,7 @@ OTHER = "whsec_" + base64.b64encode(b"x" * 32).decode()
         {"webhook-timestamp": "²"},
     ],
 )
-async def test_what_is_not_signed_is_refused(party: Party, change: dict[str, str | None]) -> None:
+async def test_an_unsigned_request_is_refused(party: Party, change: dict[str, str | None]) -> None:
     hook = signed(said(), at=party.clock.now())
     headers = {
         name: value for name, value in {**hook.headers, **change}.items() if value is not None
@@ -270,7 +270,7 @@ async def test_an_invalid_body_is_refused_with_the_field_name(
     assert names in answer.body.decode()
 
 
-async def test_what_we_sent_cannot_be_sent_back_to_us(party: Party) -> None:
+async def test_a_request_of_ours_cannot_be_returned_to_us(party: Party) -> None:
     channel = party.open()
     accepted(await channel.deliver(out(party, "approve it")))
     body = json.dumps(party.platform.accepted[0].body).encode()

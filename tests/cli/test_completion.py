@@ -139,6 +139,6 @@ async def test_the_command_prints_the_script_and_nothing_else(tmp_path: Path) ->
     assert not place.home.exists()
 
 
-async def test_a_shell_that_nobody_knows_is_a_usage_error(tmp_path: Path) -> None:
+async def test_an_unknown_shell_is_a_usage_error(tmp_path: Path) -> None:
     result = await Place(tmp_path).holdfast("completion", "tcsh")
     assert result.code == 2

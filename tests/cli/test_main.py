@@ -34,7 +34,7 @@ async def test_a_wrong_flag_is_named_like_any_other_setting(place: Place) -> Non
     assert result.err.startswith('holdfast: --port is "http": it must be a whole number')
 
 
-async def test_what_is_no_command_is_a_usage_error(place: Place) -> None:
+async def test_an_unknown_command_is_a_usage_error(place: Place) -> None:
     assert (await place.holdfast("dance")).code == 2
     for said in (("run", "--bogus", "x"), ("gateway", "run", "x"), ("config", "--bogus")):
         result = await place.holdfast(*said)
@@ -64,7 +64,7 @@ async def test_the_gateway_alone_shows_what_it_can_do(place: Place) -> None:
     assert help.GATEWAY.splitlines()[0] in result.err
 
 
-async def test_what_the_terminal_cannot_show_does_not_end_a_command(place: Place) -> None:
+async def test_an_unencodable_character_does_not_end_a_command(place: Place) -> None:
     place.environ |= {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     place.environ |= {"HOLDFAST_MODEL": "offline"}
     result = await place.holdfast("doctor")
@@ -111,7 +111,7 @@ async def test_the_home_of_a_user_is_no_workspace_by_accident(place: Place) -> N
     assert (await place.holdfast("run", "hi", "--workspace", str(user), "--yes")).code == 0
 
 
-async def test_what_holds_our_own_home_must_be_insisted_on(place: Place) -> None:
+async def test_a_workspace_that_contains_our_home_needs_a_confirmation(place: Place) -> None:
     for path, why in (
         (Path("/"), "is the root of the file system"),
         (place.root, "is your home directory"),
@@ -127,7 +127,7 @@ async def test_what_holds_our_own_home_must_be_insisted_on(place: Place) -> None
         assert (await place.holdfast("run", "hi", *insisting, cwd=path)).code == 0
 
 
-async def test_what_lies_in_our_own_home_is_no_workspace_at_all(place: Place) -> None:
+async def test_a_directory_in_our_home_is_no_workspace(place: Place) -> None:
     await place.holdfast("run", "hi")
     path = place.home / "run"
     result = await place.holdfast("run", "hi", "--workspace", str(path), "--yes")

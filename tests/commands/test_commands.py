@@ -20,7 +20,7 @@ async def test_new_begins_a_fresh_session() -> None:
 
 
 @pytest.mark.parametrize("name", ["new", "retry", "undo", "restart", "home"])
-async def test_what_takes_no_words_does_nothing_when_it_gets_some(name: str) -> None:
+async def test_a_command_without_arguments_does_nothing_if_it_gets_one(name: str) -> None:
     chat = FakeChat()
     said = await told(chat, f"/{name} 2")
     assert said == phrases.NO_ARGUMENT.format(name=name)

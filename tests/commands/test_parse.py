@@ -99,14 +99,14 @@ def test_every_command_needs_the_role_it_should() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(n for r in NEEDS if r is not Role.READ for n in NEEDS[r]))
-async def test_whoever_lacks_the_role_is_told_and_nothing_is_done(name: str) -> None:
+async def test_a_sender_without_the_role_is_refused(name: str) -> None:
     needs = COMMANDS[name].needs
     chat = FakeChat(*(set(Role) - {needs}))
     assert await told(chat, f"/{name}") == f"You may not use /{name}: it needs the role {needs}."
     assert chat.asked == []
 
 
-async def test_whoever_may_do_something_may_read() -> None:
+async def test_every_role_includes_reading() -> None:
     assert NO_ACTIVE_RUN in await told(FakeChat(Role.APPROVE), "/status")
 
 
@@ -116,7 +116,7 @@ async def test_a_refusal_is_told_in_its_own_words() -> None:
     assert await told(chat, "/undo") == "There is nothing to take back."
 
 
-async def test_what_may_work_in_a_moment_is_not_swallowed() -> None:
+async def test_a_transient_error_is_passed_on() -> None:
     chat = FakeChat()
     chat.refusal = Transient("the disk is full")
     with pytest.raises(Transient):

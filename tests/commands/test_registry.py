@@ -56,7 +56,7 @@ def test_two_commands_of_one_name_are_a_mistake(
 
 
 @pytest.mark.parametrize("name", ["Halt", "halt2", "", "a" * 33, "halt\n"])
-def test_a_name_that_nobody_could_give_is_a_mistake(
+def test_a_command_name_that_cannot_be_typed_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     with pytest.raises(Misconfigured, match="invalid name"):

@@ -200,6 +200,12 @@ def test_a_key_that_cannot_be_one_is_named(home: Path) -> None:
         load({"HOLDFAST_HOME": str(home), "GROQ_API_KEY": "a b"}, {})
 
 
+def test_the_documents_name_every_vendor_with_its_key_and_default_model() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    named = [(v.name, *v.variables, *([v.model] if v.model else [])) for v in VENDORS]
+    assert [word for row in named for word in row if f"`{word}`" not in text] == []
+
+
 def test_the_probe_can_be_turned_off(home: Path) -> None:
     assert load_file(home, "").probe_local
     assert not load_file(home, "probe_local = false").probe_local

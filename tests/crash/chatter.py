@@ -17,6 +17,7 @@ from random import Random
 
 import anyio
 
+from holdfast.engine.chats.book import NEW_SESSION
 from tests.fakes import telegram as telegrams
 from tests.fakes import webhook as webhooks
 from tests.fakes.gateway import GatewayProcess, unstarted
@@ -26,7 +27,7 @@ from tests.fakes.webhook import Platform
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 MARK = "(Possibly repeated: it is not known whether this arrived before.)"
-AFRESH = "This is a fresh conversation"
+
 QUEUE, INTERRUPT = "queue", "interrupt"
 CHATS = 20  # on each platform
 EFFECTS = "effects"  # in the gateway's working directory, which is its home
@@ -80,7 +81,7 @@ class Chat:
         text = text.removeprefix(MARK).strip()
         known = self.said.get(answers)
         self.heard.append(Heard(answers if known else "", text, marked))
-        if known is not None and not text.startswith(AFRESH):
+        if known is not None and not text.startswith(NEW_SESSION):
             known.done.set()
 
 

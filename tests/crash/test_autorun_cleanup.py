@@ -116,7 +116,7 @@ def _is_clean(work: Path) -> bool:
 
 @pytest.mark.fault("F-44")
 @pytest.mark.debian("bwrap")
-async def test_what_a_command_left_is_moved_aside_after_its_gateway_was_killed(
+async def test_autorun_files_of_a_command_are_moved_away_after_its_gateway_was_killed(
     tmp_path: Path, work: Path, model: ModelServer
 ) -> None:
     rooted = f'[gateway]\nworkspace_roots = ["{work}"]\n'

@@ -104,7 +104,7 @@ async def test_fifty_chats_ten_tools_and_a_wedged_platform_do_not_hold_the_exit(
 
 
 @pytest.mark.promise("STOP-14")
-async def test_what_is_said_while_it_drains_is_kept_and_answered_after_the_start(
+async def test_a_message_during_a_drain_is_answered_after_the_start(
     tmp_path: Path,
 ) -> None:
     gate = anyio.Event()

@@ -24,7 +24,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.crash.chatter import AFRESH, EFFECTS, QUEUE, Chat, Heard, Said, World, world
+from holdfast.engine.chats.book import NEW_SESSION
+from tests.crash.chatter import EFFECTS, QUEUE, Chat, Heard, Said, World, world
 from tests.crash.evidence import UNKNOWN, count, facts, lines, noted, unfinished
 from tests.fakes.gateway import TERMINAL
 
@@ -126,7 +127,7 @@ def _check_order(chat: Chat) -> None:
     assert len(set(names)) == len(names), f"out of order: {_twice(names)} of {chat.heard}"
     for group in groups:
         assert all(copy.marked for copy in group[1:]), f"a second copy is not marked: {group}"
-    answers = [(chat.said[a], text) for a, text in names if a and not text.startswith(AFRESH)]
+    answers = [(chat.said[a], text) for a, text in names if a and not text.startswith(NEW_SESSION)]
     for kind in (True, False):  # commands do not wait for runs
         numbers = [said.number for said, _ in answers if said.is_command is kind]
         assert numbers == sorted(set(numbers)), f"twice or out of order: {numbers}"
@@ -138,7 +139,9 @@ def _twice(names: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _check_answers(chat: Chat) -> None:
     """Everything is answered that has an answer of its own."""
-    answered = {h.answers: h for h in chat.heard if h.answers and not h.text.startswith(AFRESH)}
+    answered = {
+        h.answers: h for h in chat.heard if h.answers and not h.text.startswith(NEW_SESSION)
+    }
     for name, said in chat.said.items():
         if chat.mode == QUEUE or said.is_command:
             assert name in answered, f"no answer to {said.text}"

@@ -186,7 +186,7 @@ async def test_a_shutdown_ends_commands_that_ignore_term(it: GatewayProcess, wor
 
 
 @pytest.mark.promise("STOP-06", "BACK-10")
-async def test_what_was_granted_to_detach_lives_on_and_is_attached_again(
+async def test_a_detached_process_outlives_the_gateway_and_is_attached_again(
     it: GatewayProcess, work: Path
 ) -> None:
     script = "echo x >> effect; while [ ! -e go ]; do sleep 0.02; done; echo went on"

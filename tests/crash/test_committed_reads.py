@@ -45,7 +45,7 @@ async def _seen(it: GatewayProcess) -> set[str]:
 
 
 @pytest.mark.promise("RUN-26")
-async def test_what_is_not_committed_is_in_no_list_no_status_and_no_transcript(
+async def test_uncommitted_facts_are_in_no_list_status_or_transcript(
     it: GatewayProcess, model: ModelServer, tmp_path: Path
 ) -> None:
     gate = anyio.Event()

@@ -131,7 +131,7 @@ def _starts(it: GatewayProcess, run_id: str, number: int) -> int:
 
 @pytest.mark.fault("F-13")
 @pytest.mark.promise("BACK-07")
-async def test_what_waits_behind_a_poison_run_starts_afresh_and_completes(
+async def test_a_run_behind_a_poison_run_completes_in_a_new_session(
     it: GatewayProcess, model: ModelServer
 ) -> None:
     poison = await it.run("\n".join(["tool:hang {}"] * 5), session_id="poison")

@@ -45,7 +45,7 @@ async def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("API-05")
-async def test_what_others_might_read_is_closed_to_them(tmp_path: Path) -> None:
+async def test_a_home_that_others_can_read_becomes_private(tmp_path: Path) -> None:
     async with unstarted(tmp_path) as it:
         it.home.chmod(0o755)
         await it.start()

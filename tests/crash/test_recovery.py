@@ -150,7 +150,7 @@ async def test_wait_goes_on_at_the_next_message(
 
 
 @pytest.mark.promise("BACK-09")
-async def test_suspend_starts_afresh_where_a_crash_cut_it(
+async def test_suspend_starts_a_new_session_after_a_crash(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with gateway(tmp_path, model.base_url, SUSPEND) as it:

@@ -243,7 +243,7 @@ async def test_a_signal_right_after_the_start_is_obeyed_like_any_other(it: Gatew
 
 
 @pytest.mark.promise("STOP-03")
-async def test_what_was_accepted_in_the_last_moment_is_there_after_the_start(
+async def test_input_accepted_during_a_shutdown_is_there_after_the_start(
     it: GatewayProcess,
 ) -> None:
     """Clients post until nobody answers; every 202 among the answers was meant."""

@@ -25,7 +25,7 @@ from holdfast.core.run.run import Run
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import DeliveryId, Fact, Owner, SessionId, SessionKey
 from holdfast.engine.chats.outbox import Outbox
-from holdfast.engine.chats.queues import Outlet
+from holdfast.engine.chats.places import Outlet
 from holdfast.engine.commits import Commits
 from holdfast.engine.sessions import Sessions
 from holdfast.journal.blobs import Blobs

@@ -1,7 +1,8 @@
 """Readers: everybody gets every record once, in order; the slow are cut and hold up nobody."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,9 @@ async def test_every_follower_of_a_run_gets_its_records_and_no_others() -> None:
     assert await other.take() == numbered(admitted(OTHER), first=3)
 
 
-async def test_a_follower_waits_for_the_next_record_and_takes_all_there_is() -> None:
-    live = Live()
+@asynccontextmanager
+async def taking(live: Live) -> AsyncIterator[list[Any]]:
+    """A follower that waits for a batch during the block; what it takes is in the list then."""
     follower = live.join(RUN)
     taken: list[Any] = []
 
@@ -86,6 +88,12 @@ async def test_a_follower_waits_for_the_next_record_and_takes_all_there_is() -> 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(take)
         await anyio.wait_all_tasks_blocked()
+        yield taken
+
+
+async def test_a_follower_waits_for_the_next_record_and_takes_all_there_is() -> None:
+    live = Live()
+    async with taking(live) as taken:
         assert taken == []
         live.publish(numbered(admitted()))
         live.publish(numbered(delta("x"), first=2))
@@ -127,15 +135,7 @@ async def test_a_follower_that_keeps_up_is_not_cut_by_how_much_there_is() -> Non
 
 async def test_a_sign_of_life_is_an_empty_batch() -> None:
     live = Live()
-    follower = live.join(RUN)
-    taken: list[Any] = []
-
-    async def take() -> None:
-        taken.append(await follower.take())
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(take)
-        await anyio.wait_all_tasks_blocked()
+    async with taking(live) as taken:
         live.nudge()
     assert taken == [[]]
 

@@ -324,6 +324,7 @@ async def unstarted(
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOLDFAST_HOME": str(home),
         "HOLDFAST_API_KEY": KEY,
+        "HOLDFAST_PROBE_LOCAL": "0",  # what runs on this machine is not the test's business
         **({"HOLDFAST_MODEL": "openai/fake", "OPENAI_BASE_URL": model_url} if model_url else {}),
         **({"OPENAI_API_KEY": "sk-test"} if model_url else {}),
         **environment,

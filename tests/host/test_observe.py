@@ -26,7 +26,7 @@ observe.flush(20.0)
 
 
 @pytest.mark.timeout(60)
-def test_a_log_that_nobody_reads_holds_nobody_up_and_says_what_it_dropped() -> None:
+def test_an_unread_log_blocks_nothing_and_counts_dropped_lines() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", TALKER],
         stdin=subprocess.PIPE,
@@ -70,7 +70,7 @@ def test_a_library_that_repeats_itself_is_logged_once() -> None:
     assert said.count("ours") == 1000
 
 
-def test_what_was_said_last_is_written_at_an_ordinary_end() -> None:
+def test_the_last_lines_are_written_at_an_ordinary_exit() -> None:
     words = 'from holdfast.host import observe; observe.setup("info"); observe.log.info("bye")'
     done = subprocess.run(
         [sys.executable, "-c", words], capture_output=True, text=True, check=True, timeout=30

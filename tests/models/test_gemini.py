@@ -317,8 +317,9 @@ async def test_a_bad_key_is_named_though_the_status_is_another(
     assert SETTINGS.key in str(found)
 
 
+@pytest.mark.parametrize("reason", ["STOP", "MAX_TOKENS", "FUNCTION_CALL", "SOMETHING_NEW"])
 async def test_an_answer_that_reached_its_limit_is_kept(
-    server: ModelServer, model: GeminiModel
+    server: ModelServer, model: GeminiModel, reason: str
 ) -> None:
-    server.then(stream(token("half of"), finish(reason="MAX_TOKENS")))
+    server.then(stream(token("half of"), finish(reason=reason)))
     assert (await answer(model)).text == "half of"

@@ -257,7 +257,7 @@ async def test_a_configuration_error_is_reported_and_not_restarted(service: Serv
 
 
 @pytest.mark.promise("STOP-11")
-async def test_what_is_installed_comes_up_with_the_next_login_and_goes_on(
+async def test_an_installed_unit_starts_at_the_next_login(
     tmp_path: Path, model: ModelServer
 ) -> None:
     place = Place(tmp_path)

@@ -155,7 +155,7 @@ async def test_binary_and_empty_files_are_described(context: Context, workspace:
     assert (await call(context, "read_file", path="empty")).text == "(empty file)"
 
 
-async def test_what_a_write_replaces_is_kept(
+async def test_a_write_keeps_the_former_version(
     context: Context, workspace: Path, blobs: Blobs
 ) -> None:
     first = await call(context, "write_file", path="./new/a.txt", content="one\n")
@@ -254,7 +254,7 @@ async def test_a_search_names_file_and_line_and_says_what_it_left_out(
     assert none.text == "[no match in 1 files]"
 
 
-async def test_what_is_no_regex_is_searched_as_plain_text(context: Context, project: Path) -> None:
+async def test_an_invalid_regex_is_searched_as_plain_text(context: Context, project: Path) -> None:
     text = (await call(context, "search_files", pattern="ME (", path="src")).text
     assert text.startswith(f"src/deep/a.py:2: find ME (here)\n[{NOT_A_REGEX} (missing )")
 

@@ -904,7 +904,7 @@ async def test_in_a_sandbox_without_host_filter_commands_run_without_network(
 
 @pytest.mark.fault("F-33")
 @pytest.mark.parametrize("change", ["script", "directory"])
-async def test_what_changes_between_judgement_and_start_does_not_run(
+async def test_a_command_changed_between_decision_and_start_does_not_run(
     tmp_path: Path, change: str
 ) -> None:
     async with desk(tmp_path) as it:

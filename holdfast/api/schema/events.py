@@ -50,6 +50,11 @@ class Event(msgspec.Struct, frozen=True):
     input_id: str = ""
     images: int = 0
     duration: float = 0.0
+    attempt: int = 0
+    model: str = ""
+    next_model: str = ""
+    wait_s: float = 0.0
+    messages: int = 0
     usage: UsageObject | None = None
 
     @property

@@ -17,6 +17,7 @@ import anyio
 from msgspec.structs import asdict
 
 import holdfast
+from holdfast.app.resolve import resolve
 from holdfast.cli.doctor import channels, files, fix, serving
 from holdfast.cli.doctor.check import Check, CheckResult, Checks, bad
 from holdfast.cli.exits import Code
@@ -57,6 +58,7 @@ async def _examine(
         checks += await serving.owner(home, owner)
         checks += [check for check in mistake if check.finding != checks[1].finding]
     else:
+        config = await resolve(config)
         checks += await _configured(config, owner)
     checks += [*files.variables(), *fixed]
     show(home, config, checks)
@@ -81,7 +83,14 @@ async def _configured(config: Config, owner: Owner | None) -> Checks:
         tasks.start_soon(look, "journal", files.journal(config.home))
         tasks.start_soon(look, "channels", channels.look(config))
     sandbox, *runs = found["sandbox"]
-    first = [*found["owner"], *files.config_file(config), *found["model"], sandbox, *found["audit"]]
+    first = [
+        *found["owner"],
+        *files.config_file(config),
+        *found["model"],
+        *serving.fallbacks(config),
+        sandbox,
+        *found["audit"],
+    ]
     stored = [*files.memory(config), *files.versions_kept(config), *files.strays(config.home)]
     rest = [*files.plugins(config), *files.secrets(config), *files.unit(config)]
     doors = [*serving.door(config, owner), *found["channels"]]

@@ -60,11 +60,12 @@ async def model(config: Config) -> Checks:
     if config.provider == "offline":
         step = f"{program.typed()} setup finds what is there; or export OPENAI_API_KEY=…"
         return note("model", f"{chosen}; only plain commands work", step)
-    if config.provider != "openai":
+    table = config.table
+    if table is None:
         return ok("model", chosen)
-    step = "check OPENAI_BASE_URL, OPENAI_API_KEY and the network"
-    if config.openai.api_key is None and config.origins["openai.base_url"] == "default":
-        step = "export OPENAI_API_KEY=…"
+    step = f"check {table.url_setting}, {table.key_setting} and the network"
+    if table.lacks_key:
+        step = f"export {table.vendor.variable}=…"
     try:
         with anyio.fail_after(MODEL_S):
             asked = build_model(config)
@@ -75,8 +76,19 @@ async def model(config: Config) -> Checks:
     except HoldfastError as error:
         return bad("model", f"{chosen}: {error}", step)
     except TimeoutError:
-        return bad("model", f"{chosen}: no answer from {config.openai.base_url}", step)
+        return bad("model", f"{chosen}: no answer from {table.base_url}", step)
     return ok("model", f"{chosen}: {said}")
+
+
+def fallbacks(config: Config) -> Checks:
+    """List the other models that are configured, and those that lack a key."""
+    named = (*config.fallbacks, *filter(None, (config.small_model,)))
+    tables = {name: config.models.get(name.partition("/")[0]) for name in named}
+    for name, table in tables.items():
+        if table is not None and table.lacks_key:
+            finding = f"{name} has no key, and it is named in the configuration"
+            return bad("models", finding, f"export {table.vendor.variable}=…")
+    return ok("models", f"also {', '.join(tables)}") if tables else []
 
 
 async def sandbox_and_runs(config: Config, found: Owner | None) -> Checks:

@@ -1,15 +1,30 @@
 """Notes about a run that the line mode and the full terminal share."""
 
+from holdfast.api.schema.events import Event
 from holdfast.config import program
+from holdfast.core.text.escape import reveal
 
 WOKEN = "woken"  # the reason of a resume that follows no interruption
-CONNECTION_LOST = "… Connection lost midway; asking again."
+CONNECTION_LOST = "… Connection lost midway: the last lines do not count."
 RESUMED = "… The run continues after an interruption."
 PROCESSES_END = "● These background processes end now; detached ones continue:"
 WEAK_SANDBOX = "the sandbox for commands is weak here"
 DENIED_HERE = "… Approvals are denied here because stdin is not a terminal."
+COMPACTED = "… The conversation became long: the model now reads notes in place of {} messages."
 SMALL_MODEL = "small built-in model: it makes mistakes, so check what it says it did"
 NOT_ANSWERED = "… No answer in time; it was not run."
+
+
+def retrying(event: Event) -> str:
+    """Say that a model failed, why, and what happens next."""
+    wait = f" in {event.wait_s:.0f} s" if event.wait_s >= 1 else ""
+    other = f"{reveal(event.next_model)}, " if event.next_model != event.model else "it again, "
+    return f"… {reveal(event.reason)}; asking {other}attempt {event.attempt + 1}{wait}"
+
+
+def compacted(event: Event) -> str:
+    """Say that the model no longer reads the whole conversation; empty if it still does."""
+    return COMPACTED.format(event.messages) if event.messages else ""
 
 
 def no_model() -> str:

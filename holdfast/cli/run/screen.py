@@ -174,6 +174,10 @@ class Plain:
                 self.note(f"● background process {event.process_id} wrote:{marked(event.lines)}")
             case "approval.expired":
                 self.note(notes.NOT_ANSWERED)
+            case "model.retry":
+                self.note(notes.retrying(event))
+            case "context.compacted" if event.messages:
+                self.note(notes.compacted(event))
             case _:
                 pass  # reasoning, steering: nothing a reader of the answer needs
 

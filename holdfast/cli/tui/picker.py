@@ -26,6 +26,7 @@ from holdfast.config.settings import Config
 from holdfast.core.text.escape import reveal
 
 SHOWN = 500
+QUESTION = "Continue which session?"
 
 
 class Picker:
@@ -68,7 +69,7 @@ class Picker:
     def lines(self, columns: int, rows: int) -> list[str]:
         """Draw the list."""
         found, style = self.found(), self._style
-        head = f"Continue which session?  {self._typed}▏"
+        head = f"{QUESTION}  {self._typed}▏"
         room = max(rows - 3, 1)
         first = max(0, min(self._at - room + 1, len(found) - room))
         lines = [cut(style.bold(head), columns)]

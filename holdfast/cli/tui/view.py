@@ -286,6 +286,10 @@ class View:
                 return [self.note(f"… {approval.answered(event.choice)}")]
             case "approval.expired":
                 return [self.note(notes.NOT_ANSWERED)]
+            case "model.retry":
+                return [*self._flush(), self.note(notes.retrying(event))]
+            case "context.compacted" if event.messages:
+                return [*self._flush(), self.note(notes.compacted(event))]
             case _:
                 return []
 

@@ -12,7 +12,7 @@ from holdfast.journal.journal import Outbound
 
 
 class DeliveryAdmin(Value):
-    """The operator's hands on the outbox."""
+    """Administers the outbox, for the operator only."""
 
     _outbox: Outbox
     _audit: Audit
@@ -23,21 +23,21 @@ class DeliveryAdmin(Value):
         return await self._outbox.listed(everything=everything)
 
     async def message(self, by: Principal, delivery_id: DeliveryId) -> Outbound:
-        """One message; refused with `delivery_not_found`."""
+        """Return one message; refused with `delivery_not_found`."""
         check_admin(by)
         return await self._outbox.find(delivery_id)
 
     async def resend(self, by: Principal, delivery_id: DeliveryId) -> None:
-        """Send what was held or given up after all."""
+        """Send a message that was held or given up."""
         await self._note(by, delivery_id, "message.resent")
         await self._outbox.release(delivery_id)
 
     async def drop(self, by: Principal, delivery_id: DeliveryId) -> None:
-        """Give up what was not sent."""
+        """Give up a message that was not sent."""
         await self._note(by, delivery_id, "message.dropped")
         await self._outbox.drop(delivery_id)
 
     async def _note(self, by: Principal, delivery_id: DeliveryId, kind: str) -> None:
-        """An order is in the audit before it counts."""
+        """Record an order in the audit before it counts."""
         found = await self.message(by, delivery_id)
         await self._audit(entry_of(by, kind, run_id=found.queued.of_run, what=delivery_id))

@@ -19,7 +19,7 @@ from holdfast.journal.journal import Journal, SessionRow
 
 
 class SessionLibrary(Value):
-    """All sessions, each for its owner; those of others for the operator, who says whose."""
+    """All sessions. An owner has access to their own, the operator to all."""
 
     _journal: Journal
     _sessions: Sessions
@@ -30,12 +30,12 @@ class SessionLibrary(Value):
     async def sessions(
         self, by: Principal, limit: int, after: SessionKey | None
     ) -> tuple[Sequence[SessionSummary], bool]:
-        """A page of all that it may see, newest first, and whether there are more."""
+        """Return a page of the visible sessions, newest first, and whether there are more."""
         rows = await self._journal.sessions(by.scope, limit + 1, after)
         return [self._summary(row) for row in rows[:limit]], len(rows) > limit
 
     async def session(self, by: Principal, session_id: SessionId) -> SessionSummary:
-        """One of them."""
+        """Return one session."""
         row = await self._journal.session(SessionKey(by.owner, session_id))
         if row is None:
             raise no_such_session(session_id)
@@ -61,7 +61,7 @@ class SessionLibrary(Value):
         return SettledTranscript(loaded.transcript.whole(), loaded.head, ())
 
     async def rename(self, by: Principal, session_id: SessionId, title: str) -> SessionSummary:
-        """Call it so from now on; empty: it has no name."""
+        """Give the session a title; an empty one removes it."""
         named = library.titled(title, by.who)
 
         def decide(loaded: LoadedSession | None) -> tuple[Fact, ...]:
@@ -75,9 +75,9 @@ class SessionLibrary(Value):
     async def fork(
         self, by: Principal, session_id: SessionId, title: str, name: SessionId | None
     ) -> SessionSummary:
-        """Another that begins with what the model of this one reads now, also while it is busy.
+        """Create a session with the messages that the model of this one reads now.
 
-        It belongs to the caller, no matter who owns this one.
+        It belongs to the caller, even if another owner has this one. This one may be busy.
         """
         named = library.titled(title, by.who)
         made = name or SessionId(f"ses_{token_hex(16)}")
@@ -98,7 +98,7 @@ class SessionLibrary(Value):
         return await self.session(by.among(by.who), made)
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
-        """Begin one with what was said elsewhere."""
+        """Import a session."""
         check_admin(by)
         key = SessionKey(by.owner, what.session_id)
         workspace = self._workspace(by, what.workspace, key)
@@ -107,7 +107,7 @@ class SessionLibrary(Value):
         return await self.session(by, what.session_id)
 
     async def _make(self, key: SessionKey, begin: Callable[[], tuple[Fact, ...]]) -> None:
-        """Make a session of facts that are decided when nothing can come between any more."""
+        """Create a session from the facts of `begin`, which is called right before the append."""
         async with self._sessions.load(key) as there:
             if there is not None:
                 raise Refused(

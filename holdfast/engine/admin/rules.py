@@ -17,12 +17,12 @@ class RuleAdmin(Value):
     _audit: Audit
 
     def rules(self, by: Principal) -> dict[str, str]:
-        """A name for each rule, and its text."""
+        """Return the name and the text of each rule."""
         check_admin(by)
         return {name: rules.describe(rule) for name, rule in self._standing.named().items()}
 
     async def revoke(self, by: Principal, name: str) -> None:
-        """Take one back; refused with `rule_not_found`."""
+        """Revoke a rule; refused with `rule_not_found`."""
         check_admin(by)
         await self._audit(entry_of(by, "rule.revoked", rule=name))
         if not await self._standing.revoke(name, by.owner):

@@ -1,10 +1,9 @@
-"""Finding sessions by what was said in them. The operator's only.
+"""Search sessions by their text. For the operator only.
 
-The index is caught up when a search asks, the latest changes first, a few sessions at a time and
-never on the loop. That may take longer than the search may: then the answer says that it is not
-complete, what was taken in stays, at least one session each time, and the next one who asks goes
-on from there. So the index costs nothing while no one searches, and a home full of sessions
-is no reason to hang.
+A search first updates the index: the latest changes first, a few sessions at a time, in a thread.
+If that takes too long, the result says that it is incomplete, the index keeps what it has (at least
+one more session), and the next search continues. So the index costs nothing without searches, and
+a search of a large home does not hang.
 """
 
 import logging
@@ -28,22 +27,22 @@ from holdfast.journal.search import Behind, Damaged, Hit, Index
 
 log = logging.getLogger(__name__)
 
-BATCH = 16  # sessions taken in at once
-CATCH_UP_S = 3.0  # that one who asks waits for it
-SLACK_S = 3600.0  # that the clock may have gone back
+BATCH = 16  # sessions that are indexed at once
+CATCH_UP_S = 3.0  # that a search spends on the index
+SLACK_S = 3600.0  # by which the clock may have gone back
 
 T = TypeVar("T")
 
 
 class SearchHits(Value):
-    """Where the words are, as far as has been looked."""
+    """The matches in the sessions that are indexed."""
 
     hits: Sequence[Hit]
-    complete: bool  # False: not everything has been looked at; ask again
+    complete: bool  # False: not everything is indexed; search again
 
 
 class SessionSearch:
-    """Searches, one after the other."""
+    """Executes searches one after the other."""
 
     def __init__(
         self, journal: Journal, index: Index, clock: Clock, catch_up_s: float = CATCH_UP_S
@@ -55,7 +54,7 @@ class SessionSearch:
         self._turn = anyio.Lock()
 
     async def search(self, by: Principal, words: str, limit: int) -> SearchHits:
-        """The caller's sessions in which all the words are, newest and best first."""
+        """Return the caller's sessions that have all the words, newest and best first."""
         check_admin(by)
         async with self._turn:
             try:
@@ -80,7 +79,7 @@ class SessionSearch:
                 await _in_thread(self._index.close)
 
     async def _catch_up(self, owner: Owner, until: float) -> bool:
-        """Take in what is new; whether that was all."""
+        """Index what is new; return whether that was all."""
         known = await _in_thread(lambda: self._index.caught_up(owner))
         rows = await self._journal.changed_sessions(owner, known - SLACK_S)
         behind = await _in_thread(lambda: self._index.behind(rows))

@@ -26,7 +26,7 @@ class SessionAdmin(Value):
     _audit: Audit
 
     async def sessions(self, by: Principal) -> Sequence[SessionView]:
-        """The sessions of the latest runs, newest first."""
+        """Return the sessions of the latest runs, newest first."""
         check_admin(by)
         rows = await self._journal.runs(RunFilter(by.owner, frozenset(), None, RUNS, None))
         views: list[SessionView] = []
@@ -59,12 +59,12 @@ class SessionAdmin(Value):
             return decide(loaded.session if loaded else None)
 
         async with self._sessions.load(key) as loaded:
-            decided(loaded)  # what is refused is not in the audit
+            decided(loaded)  # a refused order is not in the audit
         await self._audit(entry_of(by, kind, what=session_id))
         await self._sessions.change(key, decided)
 
     async def release(self, by: Principal) -> int:
-        """Let every run go on that is held because it may end the process; how many."""
+        """Continue all runs in quarantine; return their number."""
         check_admin(by)
         await self._audit(entry_of(by, "runs.released"))
         return await self._search.end()

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 OVER = "That is over already."
 NOT_WHOLE = "A part of this could not be shown here. Answer it with: holdfast approvals"
 AT_MOST = 50  # open questions of one owner that are looked at
-LATELY = 200  # messages, in all chats, among which words find what they mean
+LATELY = 200  # messages, in all chats, that are searched for the last one in a place
 
 
 class Answering(Value):
@@ -55,7 +55,7 @@ class Answering(Value):
                 return OVER
 
     async def hear(self, place: ChatPlace, incoming: Incoming) -> bool:
-        """Take words as the answer to the approval they must mean; False: they are none."""
+        """Take a message as the answer to an approval; False: it is not an answer."""
         choice = answers.parse_choice(incoming.text)
         if choice is None or incoming.edited:
             return False
@@ -65,7 +65,7 @@ class Answering(Value):
         return not await self._answer(place, replies.Answers(meant.requested.request_id, choice))
 
     async def _meant(self, place: ChatPlace, reply_to: str) -> Asked | None:
-        """The one approval that words here can be about."""
+        """Return the one approval that a message here can answer."""
         waiting = await self._journal.approvals(place.by.owner, AT_MOST, None)
         found = [asked for asked in waiting if await self._is_shown(asked, place, reply_to)]
         if len(found) != 1 or await self._has_question(found[0]):
@@ -95,7 +95,7 @@ class Answering(Value):
             return found is not None and placement.question(found) is not None
 
     async def _answer(self, place: ChatPlace, press: replies.Answers) -> str:
-        """An approval, by a button. It counts for what the button was shown for, or not at all."""
+        """Answer an approval. A button counts for its own request, or not at all."""
         asked = await self._journal.delivery(DeliveryId(f"ask_{press.request_id}"))
         row = await self._journal.run(asked.queued.of_run) if asked else None
         if asked is None or row is None or asked.queued.address != place.address.place:
@@ -131,7 +131,7 @@ class Answering(Value):
         run_id: str,
         judge: Callable[[access.AccessPolicy, address.Sender, Owner], access.Verdict],
     ) -> str:
-        """Why the one who speaks may not have a say in that run; empty: they may."""
+        """Say why the sender may not answer or stop that run; empty: they may."""
         policy = await self._policy()
         async with self._sessions.load(key) as loaded:
             runs = loaded.session.runs if loaded else {}
@@ -149,7 +149,7 @@ class Answering(Value):
         return "" if found is not None else OVER
 
     async def _choose(self, place: ChatPlace, press: replies.Chooses) -> str:
-        """An answer to a question of a run, by a button."""
+        """Answer a question of a run by a button."""
         row = await self._journal.run(press.run_id)
         if row is None:
             return access.NOTHING_TO_ANSWER
@@ -181,7 +181,7 @@ _LATE = frozenset({"approval_not_active", "approval_not_pending", "run_not_found
 def _chosen(
     loaded: LoadedSession | None, place: ChatPlace, press: replies.Chooses
 ) -> tuple[CallId, str] | None:
-    """The call whose question that button was shown for, and the words on it."""
+    """Return the call whose question had that button, and the text of the button."""
     found = loaded.session.runs.get(press.run_id) if loaded else None
     shown_at = found.origin.address if found else None
     if found is None or shown_at is None or shown_at.place != place.address.place:

@@ -1,7 +1,7 @@
-"""The book of chats: what the journal keeps of all of them, and the session behind each.
+"""The book of chats: what the journal stores about all chats, and the session of each.
 
 It is one session of the gateway's own. Inbound messages, commands in chats, pairing and notices
-all read and write it here; they do not know each other.
+read and write it here; they do not import each other.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,11 +26,12 @@ from holdfast.engine.life.gateway_state import Writing
 from holdfast.engine.sessions import Sessions
 from holdfast.gateway import Gateway
 
+NEW_SESSION = "This is a new session (reason: "
 KEY = SessionKey(OPERATOR, SessionId("/chats"))
 
 
 class ChatBook(Part):
-    """All chats, by the session that keeps them."""
+    """All chats, and the session that stores them."""
 
     _gateway: Gateway
     _sessions: Sessions
@@ -45,7 +46,7 @@ class ChatBook(Part):
         return access.AccessPolicy(rules, (await self.known()).members)
 
     async def recorded(self) -> access.AccessPolicy:
-        """The same, to be shown: as the journal has it."""
+        """Return the committed policy, to show it."""
         rules = {name: c.rules for name, c in self.channels.items()}
         async with self._sessions.load(KEY) as loaded:
             return access.AccessPolicy(
@@ -53,7 +54,7 @@ class ChatBook(Part):
             )
 
     async def known(self) -> Known:
-        """Return what the journal keeps of all chats."""
+        """Return what the journal stores about all chats."""
         async with self._sessions.load(KEY) as loaded:
             return loaded.session.chats if loaded else Known()
 
@@ -66,9 +67,9 @@ class ChatBook(Part):
         instead: bool = False,
         own: str | None = None,
     ) -> None:
-        """Words for the agent: to the session behind the conversation's key.
+        """Send a message to the agent, in the present session of the place.
 
-        `own` is the part of them that the user wrote; None: all of it.
+        `own` is the part that the user wrote; None: all of it.
         """
         session_id = await self.route(place)
         keys = (await self.known()).keys
@@ -88,7 +89,7 @@ class ChatBook(Part):
         )
 
     async def route(self, place: ChatPlace) -> SessionId:
-        """The session for the next message; a new one where that is due, and the chat is told."""
+        """Return the session for the next message. If a new one is due, the chat is told."""
         current = address.current((await self.known()).keys, place.key)
         condition = None
         if current is not None:
@@ -97,7 +98,7 @@ class ChatBook(Part):
             keys, now = book.now.chats.keys, self._clock.now()
             bound = address.route(keys, place.key, condition, place.connected.reset, now)
             if bound is not None:
-                book.add((bound, *self._afresh(place, bound.reason)))  # before what follows it
+                book.add((bound, *self._notice(place, bound.reason)))  # before the message
                 return bound.session_id
         assert current is not None
         return current
@@ -113,14 +114,14 @@ class ChatBook(Part):
                 last_input_at=loaded.last_at,
             )
 
-    def _afresh(self, place: ChatPlace, reason: Why) -> Sequence[Fact]:
+    def _notice(self, place: ChatPlace, reason: Why) -> Sequence[Fact]:
         if not reason.automatic:
             return ()
-        text = f"This is a fresh conversation (reason: {reason}). /resume brings the last one back."
+        text = f"{NEW_SESSION}{reason}). /resume returns to the last one."
         return self.texts(place, f"note_{token_hex(8)}", text)
 
     def texts(self, place: ChatPlace, name: str, text: str) -> list[DeliveryQueued]:
-        """The messages that `text` takes in that chat."""
+        """Split `text` into the messages for that chat."""
         parts = place.connected.channel.split(text) if text else ()
         return [
             DeliveryQueued(
@@ -134,6 +135,6 @@ class ChatBook(Part):
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Writing]:
-        """Write to the session that keeps the chats, one at a time."""
+        """Write to the session that stores the chats, one writer at a time."""
         async with self._writing, self._sessions.load(KEY) as loaded:
             yield Writing(self._sessions, loaded, KEY)

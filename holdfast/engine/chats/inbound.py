@@ -1,10 +1,10 @@
 """Inbound messages of chats: each becomes an input, an answer, a command, or nothing.
 
-One update of a channel at a time, in order. It is taken when its facts are durable, with the
-cursor that moves behind it and the name by which it is known again: a crash before that leaves
-it to the platform, a crash after it changes nothing, and the same update twice is one. A sender
-who is not let in is ignored, and told only how to be let in. This is a supervisor too: a
-channel that breaks is begun again; an update that breaks us is left behind, aloud.
+The updates of a channel are taken one at a time, in order. An update is taken when its facts are
+durable, together with the new cursor and the id of the update. After a crash before that, the
+platform sends it again; after a crash behind it, its id is known and nothing happens twice. A
+sender who is not let in is ignored, and told only how to be let in. This is a supervisor too: a
+channel that fails is started again; an update that causes an error is logged and skipped.
 """
 
 import logging
@@ -38,9 +38,10 @@ from holdfast.journal.journal import Journal
 
 log = logging.getLogger(__name__)
 
-BEGIN_AGAIN_S = 5.0  # after a channel broke in a way it should not have
+BEGIN_AGAIN_S = 5.0  # after an unexpected error of a channel
 REFUSED_S, LONGEST_REFUSED_S = 1.0, 300.0  # after a channel was refused by its platform
 OFFER_S = 10.0  # to show a stranger their code
+STILL_VALID = "Your code is still valid for {} min."
 
 
 class InboundDeps(Value):
@@ -55,33 +56,33 @@ class InboundDeps(Value):
 
 
 class CommandChat(CommandTarget, Protocol):
-    """A conversation, with what a command changed that is written down with the command itself."""
+    """A conversation, and the changes of a command, which are recorded with the command."""
 
-    facts: list[Fact]  # for the session that keeps the chats
-    afterwards: list[Callable[[], Awaitable[None]]]  # what is done once they are durable
+    facts: list[Fact]  # for the session that stores the chats
+    afterwards: list[Callable[[], Awaitable[None]]]  # called once they are durable
 
 
 class _Code(Part):
     """A code that was shown to a stranger. Only this process knows that it arrived."""
 
     message: DeliveryId
-    minutes: int = 0  # that they were last told it is good for
+    minutes: int = 0  # of validity, as they were told last
 
 
 class Inbound:
-    """All channels' updates, on their way in."""
+    """Takes the updates of all channels."""
 
     def __init__(self, parts: InboundDeps, book: ChatBook) -> None:
         self._parts = parts
         self._book = book
         self._taking = {name: anyio.Lock() for name in book.channels}
-        self._codes: dict[Sender, _Code] = {}  # that are shown, or on their way
+        self._codes: dict[Sender, _Code] = {}  # shown, or being sent
         self._answering = Answering(
             parts.gateway, parts.journal, parts.sessions, parts.clock, book.policy
         )
 
     async def listen(self, name: str) -> None:
-        """For as long as the process lives: hear what a channel has to say."""
+        """Receive the updates of a channel as long as the process lives."""
         channel, clock = self._book.channels[name].channel, self._parts.clock
         refused_s = REFUSED_S
         while True:
@@ -90,7 +91,7 @@ class Inbound:
                 cursor = await self._parts.journal.cursor(name)
                 await channel.receive(cursor, partial(self.take, name))
             except Misconfigured as wrong:
-                # One refusal may be the platform's own mistake: a token works again, or is mended.
+                # A refusal may be a mistake of the platform, or the operator fixes the token.
                 channel.trouble = f"{wrong}: {wrong.hint}"
                 log.critical("a channel cannot be used", extra={"reason": channel.trouble})
                 if clock.now() - begun_at > LONGEST_REFUSED_S:
@@ -102,7 +103,7 @@ class Inbound:
             await clock.sleep(wait_s)
 
     async def _tell_unheard(self, name: str, reason: str) -> None:
-        """Tell the home, once a day, that nothing can be heard on a platform."""
+        """Tell the home chat, once a day, that a channel receives nothing."""
         try:
             home = (await self._book.known()).home
             news = notices.unheard(name, reason, home, self._parts.clock.now())
@@ -114,7 +115,7 @@ class Inbound:
             log.warning("the home could not be told of a channel", extra={"channel": name})
 
     async def take(self, name: str, incoming: Incoming) -> str:
-        """Take one update, durably; what only the one who pressed a button is to be told.
+        """Take one update durably; return a text for the user who pressed a button.
 
         `Transient`: it was not taken, and may be tried again.
         """
@@ -127,7 +128,7 @@ class Inbound:
             place=incoming.address.place.key,
             digest=digest_of(incoming.text) if incoming.message_id else "",
         )
-        # The caller may leave; what has begun is finished, so that it is known again.
+        # If the caller is cancelled, finish the update, so that its id is known.
         with anyio.CancelScope(shield=True):
             async with self._taking[name]:
                 if await self._parts.journal.seen(name, incoming.external_id):
@@ -135,7 +136,7 @@ class Inbound:
                 shown = await self._deal(connected, incoming, came)
         if isinstance(shown, str):
             return shown
-        # Not durable, and not worth a wait.
+        # Not durable, so outside of the lock.
         await self._show(connected.channel, shown, incoming.address.sender)
         return ""
 
@@ -145,12 +146,12 @@ class Inbound:
             arrived = isinstance(await channel.deliver(shown), Accepted)
         code = self._codes.get(sender)
         if not arrived and code is not None and code.message == shown.delivery_id:
-            del self._codes[sender]  # they may not have it: their next words get another
+            del self._codes[sender]  # it may not have arrived: their next message gets another
 
     async def _deal(
         self, connected: Connected, incoming: Incoming, came: UpdateRef
     ) -> Outgoing | str:
-        """Deal with it, durably; what is to be shown afterwards that is not written down.
+        """Handle an update durably; return what to show afterwards without a record.
 
         A text is only for the person who pressed a button.
         """
@@ -169,7 +170,7 @@ class Inbound:
         except Transient:
             raise
         except Exception:
-            # One update that we cannot deal with must not stand in the way of all others.
+            # An update that causes an error must not block those after it.
             log.exception("an update was left behind", extra={"update": came.external_id})
             await self.taken(place, "That did not work: an internal error. The log has more.")
         return ""
@@ -196,7 +197,7 @@ class Inbound:
     async def _turn_away(
         self, place: ChatPlace, incoming: Incoming, denied: AccessDenied
     ) -> Outgoing | str:
-        """Ignore them; a stranger may be shown a code to be let in. The code is stored nowhere else."""
+        """Ignore the sender, or offer them a pairing code, which is stored nowhere else."""
         now, said_at = self._parts.clock.now(), place.address
         policy = await self._book.policy()
         waiting = policy.members.offers
@@ -225,13 +226,13 @@ class Inbound:
         await self.taken(place, "", offer.fact)
         self._codes[said_at.sender] = _Code(name)
         text = (
-            "I do not know you yet. Whoever runs me can let you in, within ten minutes, with\n\n"
+            "I do not know you yet. My operator can let you in within ten minutes:\n\n"
             f"`holdfast pair {offer.code}`"
         )
         return Outgoing(name, said_at.place, text)
 
     async def _hear(self, place: ChatPlace, incoming: Incoming) -> None:
-        # A forwarded text gives no commands, answers nothing and names no host.
+        # A forwarded text is no command, no answer, and names no host.
         own = "" if incoming.forwarded else incoming.text
         call = parse.read(own)
         if call is None:
@@ -245,7 +246,7 @@ class Inbound:
             await then()
 
     async def _press(self, place: ChatPlace, incoming: Incoming) -> str:
-        """Take a pressed button; what only the presser is to be told, where that is possible."""
+        """Take a pressed button; return the text for the presser, if only they can be shown it."""
         # A stranger is told nothing.
         told = await self._answering.press(place, incoming.pressed) if place.by.roles else ""
         alone = place.connected.channel.capabilities.alerts
@@ -253,7 +254,7 @@ class Inbound:
         return told if alone else ""
 
     async def taken(self, place: ChatPlace, answer: str, *facts: Fact) -> None:
-        """The update is dealt with: say so, with what it changed and the answer to it, durably."""
+        """Record an update as taken, with its changes and the reply to it, durably."""
         told = self._book.texts(place, f"cmd_{place.came.channel}_{place.came.external_id}", answer)
         async with self._book.write() as book:
             pending = book.add((*facts, UpdateTaken(came=place.came), *told))
@@ -262,18 +263,18 @@ class Inbound:
 
 
 def _still_good(code: _Code, for_s: float) -> str:
-    """The text for a stranger who has a code; empty: they were told a moment ago."""
+    """Return the text for a stranger who has a code; empty: they were told just now."""
     before, code.minutes = code.minutes, int(for_s // 60)
     told = before == code.minutes
-    return "" if told else f"The code I have shown you is still good for {code.minutes} min."
+    return "" if told else STILL_VALID.format(code.minutes)
 
 
 def _whole(incoming: Incoming) -> str:
-    """The words, with what they are about."""
+    """Return the text, with the quote and the source that it refers to."""
     text = incoming.text
     if incoming.forwarded:
         text = fenced(incoming.forwarded, text)
     if incoming.quoted:
         quoted = "\n".join(f"> {line}" for line in incoming.quoted.splitlines())
         text = f"{quoted}\n\n{text}"
-    return f"(I have changed what I said before, to:)\n{text}" if incoming.edited else text
+    return f"(I have edited my message. It now says:)\n{text}" if incoming.edited else text

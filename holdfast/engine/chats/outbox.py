@@ -1,8 +1,8 @@
-"""The outbox: what is to be said in chats goes there in order, and what became of it is known.
+"""The outbox: sends messages to chats in order, and knows what became of each.
 
-The journal says what is on its way; the lanes carry it. This takes up what was left at the start
-and what is committed from then on, counts, and hears the operator: what was held or given up can
-be sent after all, what was not sent can be dropped.
+The journal has the messages to send; the queues send them (queues.py). The outbox loads the unsent
+messages at the start, adds committed ones, counts, and obeys the operator: a message that was held
+or given up can be sent after all, and one that was not sent can be dropped.
 """
 
 import logging
@@ -26,12 +26,12 @@ from holdfast.core.chat.delivery import (
 from holdfast.core.chat.notices import Trouble
 from holdfast.core.events import Record
 from holdfast.core.types import DeliveryId, SessionKey, Value
+from holdfast.engine.chats.places import Outlet
 from holdfast.engine.chats.queues import (
     LOOK_AGAIN_S,
     NOTHING_TO_CHANGE,
     TOO_LATE,
     Lanes,
-    Outlet,
     QueuedMessage,
     after,
 )
@@ -44,7 +44,7 @@ from holdfast.journal.journal import Conflict, Journal, Outbound
 
 log = logging.getLogger(__name__)
 
-NAMES = 4096  # of messages that were sent lately are known without reading
+NAMES = 4096  # platform ids of the last sent messages that stay in memory
 LISTED = 200
 RETRY_CONFLICTS = 5
 DROPPED = "dropped by the operator"
@@ -56,7 +56,7 @@ class Counts(Value):
     """Figures of the outbox; totals count from the start of the process."""
 
     pending: int
-    lanes: int  # places where something is to be said
+    lanes: int  # queues that are active
     held: int
     sent: int
     repeated: int  # copies of what may have arrived before
@@ -68,7 +68,7 @@ async def _nowhere() -> Address | None:
 
 
 class Outbox:
-    """Carries what the journal says is on its way."""
+    """Sends the messages that the journal has queued."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Outbox:
         tasks: TaskGroup,
         home: Callable[[], Awaitable[Address | None]] = _nowhere,
     ) -> None:
-        self._home = home  # where the operator is told of messages in trouble
+        self._home = home  # the chat where the operator is told of undelivered messages
         self._journal = journal
         self._sessions = sessions
         self._clock = clock
@@ -98,7 +98,7 @@ class Outbox:
         journal.on_failure(self._lanes.void)
 
     async def start(self) -> None:
-        """Take up what an earlier process left. Until then nothing is sent, and nothing lost."""
+        """Load what an earlier process left. Before that nothing is sent, and nothing is lost."""
         async with self._word:
             self._early = []
             found = await self._journal.undelivered()
@@ -114,12 +114,12 @@ class Outbox:
             self._presence.start()
 
     def subscribe(self, commits: Commits) -> None:
-        """Get from the journal what is to be sent, and what is at work."""
+        """Subscribe to queued messages, and to runs that begin and end."""
         commits.subscribe((DeliveryQueued, *delivery.Event.__args__), self.committed)
         self._presence.subscribe(commits)
 
     def committed(self, record: Record) -> None:
-        """Send what was queued; count what became of the rest."""
+        """Send a queued message; count the results of others."""
         fact = record.fact
         if self._early is not None:
             self._early.append(record)
@@ -131,7 +131,7 @@ class Outbox:
             self._note(fact)
 
     async def stop(self, within_s: float) -> None:
-        """Let what is queued go out for so long. Afterwards nothing is sent."""
+        """Send queued messages for so long. Afterwards nothing is sent."""
         self._presence.stop()
         await self._lanes.stop(within_s)
         self._open = False
@@ -148,7 +148,7 @@ class Outbox:
         )
 
     async def missed(self) -> list[Outbound]:
-        """All that waits, and of what was abandoned lately what a person may miss."""
+        """Return all waiting messages, and abandoned ones that a person may miss."""
         waiting = await self._journal.undelivered()
         dead = await self._journal.deliveries(frozenset({DeliveryStatus.DEAD}), LISTED)
         return [*waiting, *filter(_is_missed, dead)]
@@ -166,15 +166,15 @@ class Outbox:
         return found
 
     async def release(self, delivery_id: DeliveryId) -> None:
-        """Send what was held or given up, after all. Durable when this returns."""
+        """Send a message that was held or given up. Durable when this returns."""
         await self._order(SendReleased(delivery_id=delivery_id, at=self._clock.now()))
 
     async def drop(self, delivery_id: DeliveryId) -> None:
-        """Give up what was not sent. Durable when this returns."""
+        """Give up a message that was not sent. Durable when this returns."""
         await self._order(SendAbandoned(delivery_id=delivery_id, reason=DROPPED))
 
     def _take(self, record: Record, queued: DeliveryQueued) -> None:
-        """A message that was queued just now. On the way down only what is worth nothing later."""
+        """Add a message that was queued now; during a shutdown, only a perishable one."""
         known = queued.delivery_id in self._lanes.messages or queued.delivery_id in self._names
         if known or (self._lanes.closing and not queued.perishable):
             return
@@ -182,7 +182,7 @@ class Outbox:
         self._lanes.add(QueuedMessage(queued, now, now, self._sessions.key_of(record.stream)))
 
     def _note(self, fact: delivery.Event) -> None:
-        """Note what became of a message."""
+        """Note the result of a message."""
         message = self._lanes.messages.get(fact.delivery_id)
         if message is not None and (kept := after(message.kept, fact)) is not None:
             message.kept = kept
@@ -207,7 +207,7 @@ class Outbox:
                 pass
 
     async def _fetch(self, delivery_id: DeliveryId) -> None:
-        """One is to be sent again: it may have left memory."""
+        """Load a message that is to be sent again."""
         while self._open and not self._lanes.closing:
             try:
                 async with self._word:
@@ -241,10 +241,10 @@ class Outbox:
         return news
 
     async def _order(self, fact: SendReleased | SendAbandoned) -> None:
-        """A person's word about one message."""
+        """Record an order of the operator about one message."""
         async with self._word:
             for _ in range(RETRY_CONFLICTS):
-                # Memory first: what is read of one that is being sent may be old already.
+                # Memory first: the journal may be behind a message that is being sent.
                 here = self._lanes.messages.get(fact.delivery_id)
                 found = await self.find(fact.delivery_id)
                 message = here or QueuedMessage(found.queued, found.now, found.now, found.key)
@@ -260,7 +260,7 @@ class Outbox:
                         await pending.wait()
                         return
                 except Conflict:
-                    continue  # the session has moved on: look again
+                    continue  # the session has changed: try again
         raise JournalUnavailable("the session is busy; try again", retry_after_s=1)
 
 
@@ -277,7 +277,7 @@ def _said(fact: SendHeld | SendAbandoned) -> dict[str, str]:
 
 
 def _declined(now: Delivery) -> Refused:
-    """Why a person's word comes too late, or too early."""
+    """Say why an order is too late or too early."""
     match now.status:
         case DeliveryStatus.SENT:
             words = "was sent"

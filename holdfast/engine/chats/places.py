@@ -1,4 +1,4 @@
-"""Where words come from: a channel as it is configured, and one conversation in it."""
+"""The source of a message: a configured channel, and one conversation in it."""
 
 from holdfast.channels.channel import Channel
 from holdfast.core import address
@@ -9,8 +9,15 @@ from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import Value
 
 
+class Outlet(Value):
+    """A channel, and what to do if it is unknown whether a message has arrived."""
+
+    channel: Channel
+    policy: delivery.DeliveryPolicy
+
+
 class Connected(Value):
-    """A channel and what the configuration says of it."""
+    """A channel and its settings."""
 
     channel: Channel
     rules: access.PlatformAccess
@@ -18,16 +25,21 @@ class Connected(Value):
     reset: Reset
     busy: Mode
     on_ambiguous: delivery.OnAmbiguous
-    progress: bool  # show how far a run is, where the platform can
+    progress: bool  # show the progress of a run, if the platform can
 
     @property
     def door(self) -> DoorCapabilities:
         can = self.channel.capabilities
         return DoorCapabilities(self.channel.name, can.answerable, can.late)
 
+    @property
+    def outlet(self) -> Outlet:
+        idempotent = self.channel.capabilities.idempotent_send
+        return Outlet(self.channel, delivery.DeliveryPolicy(idempotent, self.on_ambiguous))
+
 
 class ChatPlace(Value):
-    """One conversation, and who speaks in it now."""
+    """One conversation, and the sender of the present update."""
 
     connected: Connected
     address: Address

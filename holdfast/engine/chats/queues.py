@@ -1,10 +1,11 @@
-"""The lanes of the outbox: each place's messages, one at a time, each behind those before it.
+"""The queues of the outbox, one per place (a lane): its messages are sent in order, one at a time.
 
-No lane waits for another, and one with nothing to do has no task. A send is written down before
-the platform is called and its answer after. What the platform takes later holds its lane until
-then; what it refuses, or what is left to a person, lets the lane go on and stays visible.
+Lanes do not wait for each other, and an empty one has no task. A send is recorded before the
+platform is called, and its result after. A message that the platform takes later blocks its lane
+until then. A message that it refuses, or that waits for a person, does not block it and stays
+visible.
 
-This is a supervisor: whatever a lane meets is logged, and it looks again; nothing ends for it.
+This is a supervisor: any error of a lane is logged, and the lane tries again.
 """
 
 import logging
@@ -21,12 +22,13 @@ from msgspec import field
 from msgspec.structs import replace
 
 from holdfast.channels import channel as channels
-from holdfast.channels.channel import Button, Channel, Outgoing
+from holdfast.channels.channel import Button, Outgoing
 from holdfast.channels.text import links
 from holdfast.core.address import Key
 from holdfast.core.chat import delivery
 from holdfast.core.chat.notices import Trouble
-from holdfast.core.types import DeliveryId, Part, SessionKey, Value
+from holdfast.core.types import DeliveryId, Part, SessionKey
+from holdfast.engine.chats.places import Outlet
 from holdfast.engine.chats.typing import Presence, carry
 from holdfast.engine.clock import Clock
 from holdfast.engine.sessions import LoadedSession, Sessions
@@ -35,26 +37,19 @@ from holdfast.journal.journal import Pending
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 60.0  # for a platform to say what became of a message
+ANSWER_S = 60.0  # for a platform to answer
 TRY_AGAIN_S = 0.5  # when the journal could not be written
-LOOK_AGAIN_S = 5.0  # after what should not have been raised
-LET_GO_S = 1.0  # for lanes that are cut to end
-AT_ONCE = 8  # sessions that lanes load: with more, a new message would wait for all of them
+LOOK_AGAIN_S = 5.0  # after an unexpected error
+LET_GO_S = 1.0  # for cancelled lanes to end
+AT_ONCE = 8  # sessions that lanes load; with more, a new message would wait for all of them
 
-A_ROW, LABEL = 3, 14  # buttons beside each other, and characters of one: else one a row
+A_ROW, LABEL = 3, 14  # buttons in a row, and characters of one; otherwise one per row
 
 TOO_LATE = "too late: the gateway restarted"
 CUT = "the gateway ended while it was on its way"
 NOTHING_TO_CHANGE = "nothing to change: the message it changes was not sent"
 
-_NOBODY = delivery.DeliveryPolicy(idempotent=False, on_ambiguous=delivery.OnAmbiguous.HOLD)
-
-
-class Outlet(Value):
-    """A channel, and what to do if it is unknown whether a message has arrived."""
-
-    channel: Channel
-    policy: delivery.DeliveryPolicy
+_NO_CHANNEL = delivery.DeliveryPolicy(idempotent=False, on_ambiguous=delivery.OnAmbiguous.HOLD)
 
 
 class QueuedMessage(Part):
@@ -67,7 +62,7 @@ class QueuedMessage(Part):
     old: bool = False  # it was there at the start
 
 
-# What the operator is to hear of a message in trouble, if that was not told before.
+# Returns the notice for the operator about an undelivered message, if it was not sent before.
 News = Callable[[delivery.DeliveryQueued, Trouble, str], Awaitable[delivery.DeliveryQueued | None]]
 
 
@@ -81,7 +76,7 @@ class _Lane(Part):
 
 
 class Lanes(Part):
-    """Everything that is on its way, by place."""
+    """All messages that are being sent, by place."""
 
     _sessions: Sessions
     _clock: Clock
@@ -107,9 +102,9 @@ class Lanes(Part):
         return self._last_start < inf
 
     def add(self, message: QueuedMessage) -> None:
-        """Send it, behind what is to be said there before."""
+        """Send it after the earlier messages of its place."""
         if self._tasks.cancel_scope.cancel_called:
-            return  # the process is cut: nothing would end what begins now; the next start finds it
+            return  # the process is ending; the next start finds it
         self.messages[message.now.id] = message
         place = message.queued.address.place.key
         if (lane := self._lanes.get(place)) is None:
@@ -118,7 +113,7 @@ class Lanes(Part):
         lane.messages.append(message)
 
     def void(self) -> None:
-        """A commit failed: what was on its way to the disk was not said."""
+        """Return to the committed state: a commit failed."""
         for message in self.messages.values():
             message.now = message.kept
 
@@ -128,9 +123,9 @@ class Lanes(Part):
             lane.nap.cancel()
 
     async def stop(self, within_s: float) -> None:
-        """Let what is queued go out for so long; what is cut then, the next start finds.
+        """Send queued messages for so long, then cancel; the next start finds the rest.
 
-        In the last half of it no send begins, lest it be cut. Afterwards nothing is sent.
+        In the last half no send begins, so that it is not cancelled. Afterwards nothing is sent.
         """
         self._last_start = anyio.current_time() + within_s / 2
         for lane in self._lanes.values():
@@ -152,7 +147,7 @@ class Lanes(Part):
                 while lane.messages and await self._insist(lane, lane.messages[0]):
                     del self.messages[lane.messages.popleft().now.id]
         finally:
-            if not lane.messages:  # else it was cut, and nothing that comes later may overtake
+            if not lane.messages:  # else it was cancelled, and no later message may overtake
                 del self._lanes[place]
             lane.ended.set()
 
@@ -165,7 +160,7 @@ class Lanes(Part):
             await self._clock.sleep(LOOK_AGAIN_S)
 
     async def _settle(self, lane: _Lane, message: QueuedMessage) -> bool:
-        """Go on with it until it is out of our hands. False: that is for the next start."""
+        """Perform its steps until it rests. False: the rest is for the next start."""
         if message.key is None:
             message.key = await self._key_of(message.now.id)
         outlet = self._outlets.get(message.queued.address.platform)
@@ -182,7 +177,7 @@ class Lanes(Part):
     async def _perform(
         self, lane: _Lane, message: QueuedMessage, outlet: Outlet | None, step: delivery.Step
     ) -> bool:
-        """Do what is to be done now. False: there is no time left for it."""
+        """Perform one step. False: there is no time left for it."""
         match step:
             case delivery.DoubtDelivery():
                 await self._say(message, delivery.cut(message.now, CUT, self._clock.now()))
@@ -225,7 +220,7 @@ class Lanes(Part):
         async with AsyncExitStack() as stack:
             async with self._loading:
                 hold = self._sessions.load(message.key)
-                await stack.enter_async_context(hold)  # until the answer is written down
+                await stack.enter_async_context(hold)  # until the result is recorded
             if not await self._say(message, delivery.SendStarted(delivery_id=message.now.id)):
                 return
             self.repeated += marked
@@ -238,7 +233,7 @@ class Lanes(Part):
                 await self._say(message, meaning)
 
     def _meaning(self, message: QueuedMessage, answer: channels.Sent) -> delivery.Event:
-        """The fact that an answer of the platform is."""
+        """Convert an answer of the platform to a fact."""
         delivery_id, now = message.now.id, self._clock.now()
         match answer:
             case channels.Accepted(message_id=name):
@@ -268,7 +263,7 @@ class Lanes(Part):
             await self._say(message, fact)
 
     async def _tell(self, message: QueuedMessage, trouble: Trouble, fact: delivery.Event) -> None:
-        """Write it down together with what the operator is to hear of it."""
+        """Record the fact together with the notice for the operator."""
         reason: str = getattr(fact, "reason")  # noqa: B009  all of these have one
         news = await self._news(message.queued, trouble, reason)
         await self._say(message, fact, *filter(None, (news,)))
@@ -276,7 +271,7 @@ class Lanes(Part):
     async def _say(
         self, message: QueuedMessage, fact: delivery.Event, *news: delivery.DeliveryQueued
     ) -> bool:
-        """Write it down, however long the journal takes. False: it is not so any more."""
+        """Record the fact, however long the journal takes. False: it does not apply any more."""
         assert message.key is not None
         while True:
             try:
@@ -295,7 +290,7 @@ class Lanes(Part):
         fact: delivery.Event,
         *news: delivery.DeliveryQueued,
     ) -> Pending | None:
-        """Decided and enqueued with no await in between; None: it cannot be said of it now."""
+        """Decide and append without an await in between; None: the fact does not apply now."""
         if held is None:
             raise LookupError(f"message {message.now.id} belongs to a session that is not there")
         then = after(message.now, fact)
@@ -314,7 +309,7 @@ def after(now: delivery.Delivery, fact: delivery.Event) -> delivery.Delivery | N
 
 def _policy(message: QueuedMessage, outlet: Outlet | None) -> delivery.DeliveryPolicy:
     if outlet is None:
-        return _NOBODY
+        return _NO_CHANNEL
     changes = message.queued.edits and outlet.channel.capabilities.edits
     # The same change made twice is one change.
     return replace(outlet.policy, idempotent=True) if changes else outlet.policy

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 TYPING_EVERY_S = 4.0
 CHANGE_EVERY_S = 3.0
-CHANGE_S = 5.0  # for a change to be made; the run's last word waits that long for it at most
+CHANGE_S = 5.0  # for an edit; the final message waits that long for it at most
 
 
 async def carry(channel: Channel, message: Outgoing, clock: Clock, within_s: float) -> Sent:
@@ -58,20 +58,20 @@ class _Shown(Part):
     typing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     nap: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     over: bool = False
-    text: str = ""  # what the message should say
-    said: str = ""  # what it says
-    step: int = 0  # that it tells of
+    text: str = ""  # the text that the message should have
+    said: str = ""  # the text that it has
+    step: int = 0  # the step in the text
     telling: bool = False
     next_at: float = 0.0
 
     @property
     def message(self) -> DeliveryId:
-        """The delivery that shows how far the run is."""
+        """The id of the progress message."""
         return DeliveryId(f"pro_{self.run_id}")
 
 
 class Presence(Part):
-    """Shows what is at work, in the chats it is done for."""
+    """Shows active runs in their chats."""
 
     _sessions: Sessions
     _clock: Clock
@@ -83,7 +83,7 @@ class Presence(Part):
     _open: bool = False
 
     def subscribe(self, commits: Commits) -> None:
-        """Get from the journal what begins and ends what is shown. Without channels: nothing."""
+        """Subscribe to the facts that begin and end a display, if there are channels."""
         if self._channels:
             commits.subscribe(_SIGNS, self._committed)
 
@@ -92,17 +92,17 @@ class Presence(Part):
             self._look(run_id, record.fact)
 
     def start(self) -> None:
-        """Show what begins from now on."""
+        """Show runs that begin from now on."""
         self._open = True
 
     def stop(self) -> None:
-        """Show nothing any more."""
+        """Stop showing anything."""
         self._open = False
         for run_id in tuple(self._runs):
             self._end(run_id)
 
     async def settled(self, delivery_id: DeliveryId) -> None:
-        """Return when no change of that message is on its way: the next one comes after it."""
+        """Return when no edit of that message is being sent, so that the next one comes after."""
         if (changed := self._changing.get(delivery_id)) is not None:
             await changed.wait()
 
@@ -148,14 +148,14 @@ class Presence(Part):
             return
         shown.step, shown.text = now.steps, f"Working, step {now.steps}: {step(started)}"
         if now.steps == 1:
-            shown.said = shown.text  # so says the message itself, which is queued with this fact
+            shown.said = shown.text  # the message is queued with this fact
             shown.next_at = self._clock.now() + CHANGE_EVERY_S
         if not shown.telling and shown.text != shown.said:
             shown.telling = True
             self._tasks.start_soon(self._tell, shown)
 
     async def _tell(self, shown: _Shown) -> None:
-        """Say what is newest, not too often, until there is nothing newer."""
+        """Send the newest text, not too often, until it is shown."""
         try:
             while not shown.over and shown.text != shown.said:
                 if (wait_s := shown.next_at - self._clock.now()) > 0:
@@ -172,8 +172,8 @@ class Presence(Part):
     async def _change(self, shown: _Shown, step: int) -> None:
         edit = await self._message_id(shown.message)
         if not edit or shown.over:
-            return  # the message has yet to arrive, or its last words are on their way
-        # A name of its own: a receiver drops what it has had under the same one.
+            return  # the message is not sent yet, or its final text is
+        # Its own id: a receiver drops a request whose id it has seen.
         name = DeliveryId(f"{shown.message}.{step}")
         message = Outgoing(name, shown.address, shown.said, edit=edit)
         done = self._changing[shown.message] = anyio.Event()
@@ -186,7 +186,7 @@ class Presence(Part):
             shown.next_at = max(shown.next_at, self._clock.now() + answer.after_s)
 
 
-# What a run may begin to be at work with, or cease to be.
+# The facts with which a run becomes active or stops being active.
 _SIGNS: frozenset[type[Fact]] = frozenset(
     {
         run.RunStarted,

@@ -1,8 +1,8 @@
-"""One conversation in a chat, as a command sees it: what it may look at, and what it may change.
+"""One conversation in a chat, as a slash command sees it.
 
-What changes the chats themselves (a fresh session behind a key, the home) is left for the
-command's own record, so that it is done once however often the command is taken. What it does
-to the session behind the key is done at once: that is its dialogue.
+Changes of the chats themselves (a new session for a place, the home chat) are recorded with the
+command, so that they happen once even if the command is taken twice. Changes of the session happen
+at once (session.py).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,13 +20,18 @@ from holdfast.core.session.session import SessionSuspended
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Usage
 from holdfast.engine.chats.book import ChatBook
 from holdfast.engine.chats.places import ChatPlace
-from holdfast.engine.commands.session import CommandDeps, Dialogue, ProcessControl, named_model
+from holdfast.engine.commands.session import (
+    CommandDeps,
+    CommandSession,
+    ProcessControl,
+    named_model,
+)
 from holdfast.errors import Refused
 from holdfast.gateway import ChatSession, ChatStatus
 
 
 class Conversation:
-    """The conversation of one place, for the time of one command."""
+    """The conversation of one place, during one command."""
 
     def __init__(
         self, parts: CommandDeps, book: ChatBook, place: ChatPlace, control: ProcessControl | None
@@ -46,23 +51,23 @@ class Conversation:
         return await (await self._current()).status(mode)
 
     async def stop(self) -> int:
-        """Stop what the speaker may stop, and leave the session if that is all; how many it is."""
+        """Stop the runs that the sender may stop, and leave the session if that is all of them."""
         leaves = SessionSuspended(reason="stopped")
         return await (await self._current()).stop("Stopped in the chat", leaves)
 
     async def begin(self) -> None:
-        """A fresh session from the next words on; what is at work is stopped."""
+        """Start a new session with the next message, and stop the active run."""
         await (await self._current()).give_way()
         keys = (await self._book.known()).keys
         reason = Why.FIRST if address.current(keys, self._place.key) is None else Why.NEW
         self.facts.append(address.begin(keys, self._place.key, reason))
 
     async def say(self, text: str, mode: Mode | None) -> None:
-        """Words for the agent."""
+        """Send a message to the agent."""
         await self._book.say(self._place, text, mode)
 
     async def choose_busy_mode(self, mode: Mode) -> None:
-        """Choose what a message does to a busy run here, from now on."""
+        """Choose what a message does to a busy run here."""
         self.facts.append(address.BusyModeChosen(key=self._place.key, mode=mode))
 
     async def choose_model(self, name: str) -> str:
@@ -76,16 +81,16 @@ class Conversation:
         return await (await self._current()).answer(choice, request_id)
 
     async def retry(self) -> None:
-        """Say again what was said last, in place of what came of it."""
+        """Send the last message again, and replace its result."""
         said = await (await self._current()).last_words()
         await self._book.say(self._place, said, Mode.QUEUE, instead=True)
 
     async def undo(self) -> str:
-        """Take back the last exchange; the words it began with."""
+        """Undo the last exchange, and return its message."""
         return await (await self._current()).undo()
 
     async def usage(self) -> Usage:
-        """Tokens this session has spent."""
+        """Return the tokens that this session has used."""
         return await (await self._current()).usage()
 
     async def context(self) -> Filling:
@@ -97,7 +102,7 @@ class Conversation:
         return await (await self._current()).compact(focus)
 
     async def sessions(self) -> Sequence[ChatSession]:
-        """Every session this conversation has had, the oldest first."""
+        """Return the sessions of this conversation, oldest first."""
         known = (await self._book.known()).keys
         chat = known.get(self._place.key)
         if chat is None:
@@ -117,14 +122,14 @@ class Conversation:
         ]
 
     async def resume(self, number: int | None) -> ChatSession:
-        """Bring back an earlier session; None: the one before."""
+        """Return to an earlier session; None: the previous one."""
         had = await self.sessions()
         wanted = next((s.session_id for s in had if s.number == number), None)
         if number is not None and wanted is None:
             raise Refused("session_not_found", f"There is no session {number} in this chat.")
         current = next((s for s in had if s.current), None)
         if current is not None and wanted in (None, current.session_id):
-            # Taken with it: the same word again would bring back the one before.
+            # Recorded with the command: taken again, it would return to the previous session.
             here = await self._session(current.session_id)
             if await here.reopen(self._place.came):
                 return current
@@ -137,7 +142,7 @@ class Conversation:
         return next(s for s in had if s.session_id == bound.session_id)
 
     async def restart(self) -> None:
-        """Restart the gateway, once it is written down who is to hear that it is back."""
+        """Restart the gateway, after recording which chat to notify when it is back."""
         self._check_admin()
         control = self._control
         if control is None:
@@ -161,13 +166,13 @@ class Conversation:
         if Role.ADMIN not in self.roles:
             raise Refused("admin_only", "Only an administrator may do that.")
 
-    async def _current(self) -> Dialogue:
-        """The session behind the key; one that is not there yet, if there was none."""
+    async def _current(self) -> CommandSession:
+        """Return the present session; a new one that does not exist yet, if there is none."""
         keys = (await self._book.known()).keys
         current = address.current(keys, self._place.key)
         return await self._session(current or SessionId(self._place.key))
 
-    async def _session(self, session_id: SessionId) -> Dialogue:
+    async def _session(self, session_id: SessionId) -> CommandSession:
         policy, place = await self._book.policy(), self._place
 
         def may(needs: Role, works_for: Owner) -> bool:
@@ -175,4 +180,4 @@ class Conversation:
             return not isinstance(judge(policy, place.address.sender, works_for), AccessDenied)
 
         key = SessionKey(place.by.owner, session_id)
-        return Dialogue(self._parts, key, place.by, may, place.came)
+        return CommandSession(self._parts, key, place.by, may, place.came)

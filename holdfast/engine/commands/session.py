@@ -1,9 +1,9 @@
-"""One session, as a command sees it: what the speaker may read there, and change.
+"""One session, as a slash command sees it: what the sender may read and change there.
 
-It is the same at every door. A chat finds its session behind a key, and its lists say who may
-do what; a terminal names its session, and the operator may do everything. What is done to a
-session here is done at once: it is harmless to do again, or written down with the name by which
-the command is known when it comes again.
+It is the same for chats and terminals. In a chat, the place determines the session, and the access
+lists say who may do what. A terminal names its session, and the operator may do everything. Changes
+of a session happen at once: they can be repeated without harm, or are recorded with the id of the
+command, by which a repeated command is known.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,12 +30,14 @@ from holdfast.gateway import ChatStatus, Gateway
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
 
+NO_MESSAGE = "There is no message here to undo or repeat."
 NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."
 RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
-NOTHING_YET = "Nothing was said here yet."
-FIRST_WORDS = 60  # characters of a session's first words
+NOTHING_YET = "This session has no messages yet."
+MESSAGE_FIRST = "Send a message first, then choose the model."
+FIRST_WORDS = 60  # characters of a session's first message
 
-# Whether they may, by that role, have a say in a run that works for that owner.
+# Tells whether the sender has that role for a run that works for that owner.
 May = Callable[[Role, Owner], bool]
 
 
@@ -44,7 +46,7 @@ class ProcessControl(Protocol):
 
     @property
     def check(self) -> Callable[[], Awaitable[None]]:
-        """Refuses, if it would not come back after a restart."""
+        """Refuse if the process would not start again."""
 
     async def restart(self, by: Principal) -> None: ...
 
@@ -60,8 +62,8 @@ class CommandDeps(Value):
     asking: Asking
 
 
-class Dialogue(Value):
-    """One session, for the time of one command, and who speaks in it."""
+class CommandSession(Value):
+    """One session and the sender, during one command."""
 
     _parts: CommandDeps
     key: SessionKey
@@ -91,16 +93,16 @@ class Dialogue(Value):
             )
 
     async def question(self) -> tuple[RunId, CallId] | None:
-        """The run at work and its call, if that waits for an answer of the user's."""
+        """Return the active run and its call that waits for an answer of the user, if any."""
         async with self._parts.sessions.load(self.key) as loaded:
             busy = session.current(loaded.session) if loaded else None
             asked = placement.question(busy) if busy else None
             return (busy.id, asked) if busy and asked else None
 
     async def stop(self, reason: str, *last: Fact) -> int:
-        """Stop what the speaker may stop, and say `last` if that is all; how many it is.
+        """Stop the runs that the sender may stop; append `last` if those are all. Return how many.
 
-        One that is being stopped already counts too: the command may have been cut by a crash.
+        A run that is being stopped already counts too: a crash may have cut the command.
         """
         stopped = 0
 
@@ -119,23 +121,23 @@ class Dialogue(Value):
         return stopped
 
     async def give_way(self) -> None:
-        """Stop what the speaker may stop, because something else takes its place."""
+        """Stop the runs that the sender may stop, because another one replaces them."""
         await self._parts.sessions.change(
             self.key,
             lambda loaded: _stopped(loaded, self._theirs(loaded), SUPERSEDED) if loaded else (),
         )
 
     def _theirs(self, loaded: LoadedSession) -> list[run.Run]:
-        """The runs that the speaker may stop."""
+        """Return the runs that the sender may stop."""
         now = loaded.session
         return [r for r in now.runs.values() if self._may(Role.RUN, placement.works_for(now, r))]
 
     async def choose_model(self, chosen: str) -> str:
-        """Another model for this session; empty: the configured one. Which it is now."""
+        """Choose the model of this session (empty: the configured one), and return it."""
 
         def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
             if loaded is None:
-                raise Refused("session_not_found", "Say something first, then choose.")
+                raise Refused("session_not_found", MESSAGE_FIRST)
             return (ModelChosen(model=chosen, by=self._by.who),)
 
         await self._parts.sessions.change(self.key, decide)
@@ -152,7 +154,7 @@ class Dialogue(Value):
         return (await self._parts.gateway.send(intent)).choice
 
     def _answerable(self, now: session.Session) -> Sequence[ApprovalRequested]:
-        """List the approvals here that the speaker may give."""
+        """List the approvals here that the sender may answer."""
         return [
             asked.requested
             for found in now.runs.values()
@@ -166,7 +168,7 @@ class Dialogue(Value):
             return _last_words(loaded)
 
     async def undo(self) -> str:
-        """Take back the last exchange; the words it began with."""
+        """Undo the last exchange, and return its message."""
         undone = ""
 
         def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
@@ -178,7 +180,7 @@ class Dialogue(Value):
         return undone
 
     async def usage(self) -> Usage:
-        """Tokens this session has spent."""
+        """Return the tokens that this session has used."""
         row = await self._parts.journal.stream_of(self.key)
         ended = run.RunCompleted, run.RunFailed, run.RunCancelled
         facts = await self._parts.journal.facts(row.stream, ended, ()) if row else []
@@ -220,7 +222,7 @@ class Dialogue(Value):
         return " ".join(first.split())[:FIRST_WORDS]
 
     async def reopen(self, came: UpdateRef | None = None) -> bool:
-        """Lift its suspension; whether there was one. `came`: that is all the command does."""
+        """End its suspension; return whether there was one. `came`: the command does only that."""
         was_suspended = False
 
         def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
@@ -241,7 +243,7 @@ def named_model(models: Models, name: str) -> str:
 
 
 def _stopped(loaded: LoadedSession, those: Sequence[run.Run], reason: str) -> list[Fact]:
-    """The facts that stop those of them that are not being stopped yet."""
+    """Return the facts that stop those runs, except runs that are being stopped already."""
     asked = (r.id for r in those if not r.stop_reason)
     return [fact for run_id in asked for fact in session.stop(loaded.session, run_id, reason)]
 
@@ -257,5 +259,5 @@ def _last_words(loaded: LoadedSession | None) -> str:
         _check_idle(loaded)
     said = loaded.transcript.last_input() if loaded else ""
     if loaded is None or not (said or loaded.transcript.last_images()):
-        raise Refused("nothing_said", "There is nothing here to take back.")
+        raise Refused("nothing_said", NO_MESSAGE)
     return said

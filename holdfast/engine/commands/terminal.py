@@ -1,11 +1,11 @@
-"""Slash commands of the operator at a terminal: the same commands, for a session that is named.
+"""Slash commands of the operator at a terminal: the same commands, for a named session.
 
-A terminal has what a chat has not: it knows its session itself, shows every run as it goes, and
-keeps for itself what words do to a busy run. So a stop leaves nothing behind, /new and /resume
-only say which session to go on with, and /busy only says what was chosen.
+Unlike a chat, a terminal knows its session, shows every run, and keeps the busy mode itself. So a
+stop suspends nothing, /new and /resume only say which session to continue with, and /busy only says
+what was chosen.
 
-A command whose answer was lost may come again under its key. What must not be done twice (words,
-an undo, an answer to an approval) is written down with that key, and found by it.
+If the response was lost, a command may be sent again under its key. What must not happen twice
+(a message, an undo, an answer to an approval) is recorded with that key, and found by it.
 """
 
 import re
@@ -28,33 +28,39 @@ from holdfast.core.session.compaction import Filling
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import Owner, Part, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine.admin.sessions import RUNS
-from holdfast.engine.commands.session import CommandDeps, Dialogue, ProcessControl, named_model
+from holdfast.engine.commands.session import (
+    CommandDeps,
+    CommandSession,
+    ProcessControl,
+    named_model,
+)
 from holdfast.engine.permission import check_admin
 from holdfast.errors import Misconfigured, Refused
 from holdfast.gateway import ChatSession, ChatStatus, CommandDone, CommandGiven, CommandView
 from holdfast.journal.journal import RunFilter
 
-ROUTE = "/commands"  # under which the keys of commands with words are known
-CHANNEL = "/commands"  # and those of others; no channel has that name
-LEFT = 256  # sessions of which it is known which one was left for them
+ROUTE = "/commands"  # the scope of keys of commands with a message
+CHANNEL = "/commands"  # and of other commands; no channel has that name
+LEFT = 256  # sessions whose previous session is remembered
 
-DONE_BEFORE = "That was done already; only the answer was lost."
+ONLY_A_CHAT = "Only a chat can be the home: send /home there."
+DONE_BEFORE = "This command was executed before; only the response was lost."
 
 _OF_A_CHILD = re.compile(r"~run_[0-9a-f]+$")
 
 
 class TerminalCommands(Part):
-    """Takes the operator's commands."""
+    """Executes the operator's commands."""
 
     _parts: CommandDeps
-    _load: Callable[[], Mapping[str, Command]]  # at first use, so that other starts are quicker
+    _load: Callable[[], Mapping[str, Command]]  # at first use, because it is slow
     _need: Callable[[Principal, SessionKey], Awaitable[None]]  # resumes a deferred session
     _control: ProcessControl | None  # None: there is no process to restart
     _left: OrderedDict[SessionId, SessionId] = field(default_factory=OrderedDict)
     _taking: WeakValueDictionary[SessionId, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     def commands(self, by: Principal) -> Sequence[CommandView]:
-        """Every command there is."""
+        """List all commands."""
         check_admin(by)
         found = self._commands().values()
         return [CommandView(c.name, c.arguments, c.help) for c in found]
@@ -66,29 +72,29 @@ class TerminalCommands(Part):
             raise Refused("misconfigured", f"{wrong}: {wrong.hint}") from None
 
     async def take(self, by: Principal, given: CommandGiven) -> CommandDone:
-        """Do what a command asks for; what to say about it."""
+        """Execute a command and return its result."""
         check_admin(by)
         call = parse.read(given.text)
         if call is None:
             raise Refused("invalid_request", "`input` is not a command.", param="input")
         commands = self._commands()
         lock = self._taking.setdefault(given.session_id, anyio.Lock())
-        # The caller may leave; what has begun is finished, so that it is known again.
+        # If the caller is cancelled, finish the command, so that its key is known.
         with anyio.CancelScope(shield=True):
             async with lock:
                 if (done := await self._done(by, given)) is not None:
                     return done
                 await self._need(by, SessionKey(by.owner, given.session_id))
-                seat = Seat(self._parts, by, given, self._left, self._control)
-                output = await parse.answer(call, seat, commands)
-                for then in seat.afterwards:
+                target = TerminalTarget(self._parts, by, given, self._left, self._control)
+                output = await parse.answer(call, target, commands)
+                for then in target.afterwards:
                     await then()
         while len(self._left) > LEFT:
             self._left.popitem(last=False)
-        return seat.done(output)
+        return target.done(output)
 
     async def _done(self, by: Principal, given: CommandGiven) -> CommandDone | None:
-        """Find the result of the same command, if it must not be done again."""
+        """Return the result of the same command, if it must not be repeated."""
         if not given.key:
             return None
         said = await self._parts.journal.replay(by.owner, ROUTE, given.key)
@@ -106,8 +112,8 @@ class _Begun(Value):
     at: float
 
 
-class Seat:
-    """A terminal's session, for the time of one command."""
+class TerminalTarget:
+    """A terminal's session, during one command."""
 
     def __init__(
         self,
@@ -122,20 +128,20 @@ class Seat:
         self._parts = parts
         self._by = by
         self._given = given
-        self._left = left  # for which session which one was left
+        self._left = left  # session → the session before it
         self._control = control
         self._came = UpdateRef(channel=CHANNEL, external_id=given.key) if given.key else None
         self._here = self._session(given.session_id)
         self._mode = given.mode
-        self._session_id = given.session_id  # to go on with
-        self._owner = by.owner  # whose that is
+        self._session_id = given.session_id  # to continue with
+        self._owner = by.owner  # of that session
         self._busy: Mode | None = None
         self._run_id: RunId | None = None
         self._undone: str | None = None
         self._refused = False
 
     def done(self, output: str) -> CommandDone:
-        """The result of the command."""
+        """Return the result of the command."""
         busy, begun, undone = self._busy, self._run_id, self._undone
         return CommandDone(
             output, self._session_id, busy, begun, undone, self._owner, self._refused
@@ -146,18 +152,18 @@ class Seat:
         return await self._here.status(self._mode)
 
     async def stop(self) -> int:
-        """Stop what is at work and what waits; one goes on in the session."""
+        """Stop the active run and waiting ones; the session continues."""
         return await self._here.stop("Stopped at the terminal")
 
     async def begin(self) -> None:
-        """Another session to go on with, one's own; it is none before words are said in it."""
-        mine = Dialogue(self._parts, self._here.key, self._by, self._is_mine, self._came)
-        await mine.give_way()  # what works for others goes on
+        """Continue with a new session of the operator; its first message creates it."""
+        mine = CommandSession(self._parts, self._here.key, self._by, self._is_mine, self._came)
+        await mine.give_way()  # runs for others continue
         await self._leave_for(SessionId(f"ses_{token_hex(16)}"))
         self._owner = self._by.who
 
     async def say(self, text: str, mode: Mode | None) -> None:
-        """Words for the agent: the answer to what it asks, as in a chat, else as the mode says."""
+        """Send a message to the agent; if it asks a question, the message is the answer."""
         try:
             await self._say(text, mode)
         except Refused:
@@ -205,18 +211,18 @@ class Seat:
         return await self._here.answer(choice, request_id)
 
     async def retry(self) -> None:
-        """Say again what was said last, in place of what came of it."""
+        """Send the last message again, and replace its result."""
         said, key = await self._here.last_words(), self._request_key()
         to = self._given.session_id
         await self._submit(Submit(self._by, said, to, request_key=key, instead=True))
 
     async def undo(self) -> str:
-        """Take back the last exchange; the words it began with."""
+        """Undo the last exchange, and return its message."""
         self._undone = await self._here.undo()
         return self._undone
 
     async def usage(self) -> Usage:
-        """Tokens this session has spent."""
+        """Return the tokens that this session has used."""
         return await self._here.usage()
 
     async def context(self) -> Filling:
@@ -228,7 +234,7 @@ class Seat:
         return await self._here.compact(focus)
 
     async def sessions(self) -> Sequence[ChatSession]:
-        """The operator's latest sessions, those that began first first."""
+        """Return the operator's latest sessions, oldest first."""
         found = [await self._begun(session_id) for session_id in await self._latest()]
         return [
             ChatSession(
@@ -243,7 +249,7 @@ class Seat:
         ]
 
     async def _latest(self) -> Sequence[SessionId]:
-        """The sessions of the latest runs, the one at work last first; not those of children."""
+        """Return the sessions of the latest runs, newest first, without those of children."""
         wanted = RunFilter(self._by.owner, frozenset(), None, RUNS, None)
         rows = await self._parts.journal.runs(wanted)
         found = dict.fromkeys(row.key.session_id for row in rows)
@@ -255,7 +261,7 @@ class Seat:
         return _Begun(session_id, facts[0].at if facts else 0.0)
 
     async def resume(self, number: int | None) -> ChatSession:
-        """Another session to go on with; None: the one before, or this one if it is suspended."""
+        """Continue with another session; None: the previous one, or this one if it is suspended."""
         had = await self.sessions()
         current = next((s for s in had if s.current), None)
         if current is not None and number in (None, current.number):
@@ -273,14 +279,14 @@ class Seat:
         return back
 
     async def _before(self, had: Collection[SessionId]) -> SessionId | None:
-        """The session that was left for this one, else another, at work last."""
+        """Return the session before this one, or else the latest other one."""
         here = self._given.session_id
         if (left := self._left.get(here)) in had:
             return left
         return next((one for one in await self._latest() if one != here), None)
 
     async def _leave_for(self, other: SessionId) -> None:
-        """Go on in another session; from there one comes back here, or to before if this is none."""
+        """Continue in another session, and remember this one, if it exists, as its previous one."""
         here = self._given.session_id
         known = await self._parts.journal.stream_of(self._here.key) is not None
         if (left := here if known else self._left.get(here)) is not None:
@@ -289,19 +295,19 @@ class Seat:
         self._session_id = other
 
     async def restart(self) -> None:
-        """Restart the gateway, once the command is done with."""
+        """Restart the gateway after the command."""
         if self._control is None:
             raise Refused("no_gateway", "Only a gateway can be restarted.")
         await self._control.check()
         self.afterwards.append(partial(self._control.restart, self._by.among(self._by.who)))
 
     async def make_home(self) -> None:
-        """Not here."""
-        raise Refused("not_a_chat", "Only a chat can be the home: say /home there.")
+        """Refuse: a terminal cannot be the home."""
+        raise Refused("not_a_chat", ONLY_A_CHAT)
 
     def _is_mine(self, role: Role, works_for: Owner) -> bool:
         return works_for == self._by.who
 
-    def _session(self, session_id: SessionId) -> Dialogue:
+    def _session(self, session_id: SessionId) -> CommandSession:
         key = SessionKey(self._by.owner, session_id)
-        return Dialogue(self._parts, key, self._by, lambda role, owner: True, self._came)
+        return CommandSession(self._parts, key, self._by, lambda role, owner: True, self._came)

@@ -21,7 +21,7 @@ from holdfast.models.builtin.parts import NAME, ModelFolder
 from holdfast.models.builtin.protocol import WINDOW, TurnParser, encode
 from holdfast.models.model import Piece, Request
 from holdfast.models.peer import Settings
-from holdfast.models.transport import Outgoing, Server, Transport
+from holdfast.models.transport import EncodedRequest, Server, Transport
 
 STALL_S = 600.0  # it reads a long conversation in silence, on a slow machine for minutes
 MEMORY_MB = 1_500  # of the process: 1.1 GB of the model's file, and 0.3 GB of its own
@@ -46,7 +46,7 @@ class Builtin:
         async with self._process.use() as address:
             transport = await self._connect(address.url, address.key)
             peer = transport.peer(request.model)
-            outgoing = Outgoing(
+            outgoing = EncodedRequest(
                 transport.url / "v1" / "chat" / "completions",
                 {"Content-Type": "application/json", "Authorization": f"Bearer {address.key}"},
                 encode(request),

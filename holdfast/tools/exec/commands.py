@@ -32,7 +32,7 @@ from holdfast.tools.exec.spawn import Execution, SpawnedProcess, Spawner
 from holdfast.tools.fs.tree import Lookout
 from holdfast.tools.sandbox import proxy
 from holdfast.tools.sandbox.autorun import Before
-from holdfast.tools.sandbox.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
 from holdfast.tools.tool import Context
 
 log = logging.getLogger(__name__)
@@ -80,11 +80,11 @@ class Commands:
                 self._posture = await self._sandbox.probe()
             return self._posture
 
-    def path(self, profile: Profile) -> str:
+    def path(self, profile: CommandProfile) -> str:
         """Return the PATH of a command with this profile; `ToolFailed` if none can run."""
         return self._sandbox.search_path(profile)
 
-    def home(self, profile: Profile) -> str:
+    def home(self, profile: CommandProfile) -> str:
         """Return the home that confined commands of this workspace share; empty: none."""
         return self._sandbox.home_of(profile.workspace)
 

@@ -12,7 +12,7 @@ from holdfast.tools.exec.output import Output
 from holdfast.tools.exec.record import Ended
 from holdfast.tools.exec.spawn import SpawnedProcess
 from holdfast.tools.fs.roots import below
-from holdfast.tools.sandbox.sandbox import Profile
+from holdfast.tools.sandbox.sandbox import CommandProfile
 
 
 class CommandClock(Protocol):
@@ -31,7 +31,7 @@ class CommandSpec(Value):
     shown: str  # its text in lists
     argv: tuple[str, ...]
     cwd: str
-    profile: Profile
+    profile: CommandProfile
     timeout_s: float
     memory_mb: int
     background: bool

@@ -28,7 +28,7 @@ from holdfast.errors import ToolFailed
 from holdfast.tools.exec.shell import parse, serialise
 from holdfast.tools.fs import tree
 from holdfast.tools.fs.roots import below
-from holdfast.tools.sandbox.sandbox import Profile
+from holdfast.tools.sandbox.sandbox import CommandProfile
 from holdfast.tools.tool import Context
 
 _HASHED = 64 * 2**20  # bytes of all files together; further files are known by inode and times
@@ -50,7 +50,7 @@ class CommandPlan(Value):
     programs: Mapping[str, str]
     bash: str
     cwd: str
-    profile: Profile
+    profile: CommandProfile
     home: str  # home directory that commands of this workspace share; empty: there is none
     moved: bool  # the session's current directory no longer exists
 
@@ -106,7 +106,7 @@ def _programs(what: Parsed | Opaque, path: str) -> dict[str, str]:
 
 
 def make(
-    command: str, cwd: str, profile: Profile, path: str, home: str, *, moved: bool
+    command: str, cwd: str, profile: CommandProfile, path: str, home: str, *, moved: bool
 ) -> CommandPlan:
     """CommandPlan `command`, with programs searched on `path`. Reads the disk."""
     what = parse(command)

@@ -67,7 +67,7 @@ class Unprobed(ToolFailed):
         )
 
 
-class Profile(Value):
+class CommandProfile(Value):
     """The permissions of one command. Contains nothing of a single start, so it can be hashed."""
 
     workspace: str
@@ -195,7 +195,7 @@ class Sandbox:
         return self._cache(os.path.realpath(workspace)) if confined else ""
 
     def confine(
-        self, profile: Profile, argv: Sequence[str], cwd: str, *, door: int | None = None
+        self, profile: CommandProfile, argv: Sequence[str], cwd: str, *, door: int | None = None
     ) -> Confined:
         """Return how to start `argv` so that it can do what `profile` allows and no more.
 
@@ -215,7 +215,7 @@ class Sandbox:
             confined, pass_fds=(*confined.pass_fds, fd), env={**confined.env, **_PROXIED}
         )
 
-    def search_path(self, profile: Profile) -> str:
+    def search_path(self, profile: CommandProfile) -> str:
         """Return the PATH of a command; `ToolFailed` if no command can run with this profile."""
         if self._level(profile) is Level.L0:
             return self._environment(self._user_home, "")["PATH"]
@@ -224,7 +224,7 @@ class Sandbox:
         self._view(profile, workspace, cache)
         return self._environment(cache, "")["PATH"]
 
-    def _level(self, profile: Profile) -> Level:
+    def _level(self, profile: CommandProfile) -> Level:
         level = Level.L0 if profile.unsandboxed else self._posture.level
         if level is Level.L0 and not (profile.unsandboxed or self._allow_none):
             raise ToolFailed(f"No command can run here. {self._posture.note}.")
@@ -257,7 +257,7 @@ class Sandbox:
         home, user_home = Path(self._home), Path(self._user_home)
         async with cage.open_cage(home, user_home) as (targets, victim):
             targets.check()
-            profile = Profile(str(targets.workspace))
+            profile = CommandProfile(str(targets.workspace))
             argv = targets.argv(victim.pid)
             if level is Level.L3:
                 argv = ("python3", *argv[1:])  # the image's own
@@ -362,7 +362,12 @@ class Sandbox:
         return Posture(level, blocked, still, note)
 
     def _confined(
-        self, level: Level, profile: Profile, argv: Sequence[str], cwd: str, program: str = ""
+        self,
+        level: Level,
+        profile: CommandProfile,
+        argv: Sequence[str],
+        cwd: str,
+        program: str = "",
     ) -> Confined:
         workspace, cwd = os.path.realpath(profile.workspace), os.path.realpath(cwd)
         if level is Level.L0:
@@ -411,7 +416,7 @@ class Sandbox:
             frozenset(seal.path for seal in seals if not seal.writable),
         )
 
-    def _view(self, profile: Profile, workspace: str, cache: str) -> dict[str, Access]:
+    def _view(self, profile: CommandProfile, workspace: str, cache: str) -> dict[str, Access]:
         hidden = private.HERE.paths()
         seen = view.system(self._home, self._user_home, self._path, hidden)
         for path in (profile.workspace, *profile.writable):

@@ -321,7 +321,7 @@ async def test_a_group_becomes_another_chat(telegram: Telegram) -> None:
     assert [message["text"] for message in telegram.sent(new)] == ["hi"]
 
 
-async def test_what_took_effect_is_written_down_in_order(telegram: Telegram) -> None:
+async def test_effects_are_recorded_in_order(telegram: Telegram) -> None:
     chat = telegram.group("Crew")
     topic = telegram.topic(chat, "Deploys")
     telegram.then("sendMessage", Fail(502), Reset(after=True))

@@ -366,7 +366,7 @@ async def test_a_refused_token_is_a_configuration_error(
     assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
-async def test_what_is_sent_with_a_token_that_is_refused_waits_for_the_operator(bot: Bot) -> None:
+async def test_a_message_waits_for_the_operator_while_the_token_is_refused(bot: Bot) -> None:
     sent = await bot.open(token="1:wrong-secret").deliver(out(bot))
     assert isinstance(sent, Later) and sent.after_s >= 60
     assert "TELEGRAM_BOT_TOKEN" in sent.reason and "wrong-secret" not in sent.reason

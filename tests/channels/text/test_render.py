@@ -92,7 +92,7 @@ def _readable(markup: str) -> str:
 
 @given(st.text(st.characters(exclude_characters="*_~`[]()|#>+-\\", exclude_categories=["Cs"])))
 @settings(deadline=None)
-def test_what_is_not_markdown_is_text_whatever_it_looks_like(text: str) -> None:
+def test_text_that_only_resembles_markdown_stays_text(text: str) -> None:
     text = re.sub(r"[\x00-\x1f\x7f\u2028-\u202e]", " ", text)
     text = re.sub(r"[.:]", " ", text)  # addresses have their own tests
     if part := render(text):
@@ -196,7 +196,7 @@ def test_indented_code_keeps_its_indent_and_nothing_blank_comes_first() -> None:
         ("main.py:12, src/a.py, README.md, v1.2/v1.3, e.g. this and/or that, mail a@b.com", None),
     ],
 )  # fmt: skip
-def test_addresses_of_hosts_nobody_named_are_defanged(text: str, defanged: str | None) -> None:
+def test_addresses_of_unnamed_hosts_are_defanged(text: str, defanged: str | None) -> None:
     expected = text if defanged is None else defanged
     assert defang(text, NAMED) == expected
     assert defang(expected, NAMED) == expected

@@ -44,7 +44,7 @@ def test_every_part_fits_and_nothing_is_lost(text: str, limit: int) -> None:
 
 @given(st.text(st.characters(exclude_characters="`~|>\r"), max_size=300), LIMITS)
 @settings(max_examples=300, deadline=None)
-def test_where_nothing_is_opened_again_the_parts_are_the_text(text: str, limit: int) -> None:
+def test_without_reopened_blocks_the_parts_are_the_text(text: str, limit: int) -> None:
     visible = "".join(cut(text, limit)).split()
     left_out = Counter("".join(text.split())) - Counter("".join(visible))
     assert not [ch for ch in left_out if ch.isalnum()]
@@ -53,7 +53,7 @@ def test_where_nothing_is_opened_again_the_parts_are_the_text(text: str, limit: 
         at = text.index(ch, at) + 1
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_a_text_that_fits_is_unchanged() -> None:
     text = "  a\r\n\r\n**b**  \n"
     assert cut(text, 24) == [text]
     assert cut("[docs](https://example.org/" + "x" * 10 + ")", 50) != []

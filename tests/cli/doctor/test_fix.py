@@ -27,7 +27,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-async def test_where_all_is_well_nothing_is_said_to_be_mended(place: Place) -> None:
+async def test_a_healthy_home_reports_no_repairs(place: Place) -> None:
     place.configure('model = "offline"\n')
     (place.home / "config.toml").chmod(0o600)
     assert (await fix(place))[0] == []
@@ -46,7 +46,7 @@ async def test_a_home_that_its_owner_cannot_write_is_one_again(place: Place) -> 
     assert mended == [f"{place.home} had mode 0500 and has 0700 now"]
 
 
-async def test_what_is_open_to_others_is_closed_and_workspaces_are_left_alone(
+async def test_files_open_to_others_become_private_except_in_workspaces(
     place: Place,
 ) -> None:
     place.configure('model = "offline"\n')
@@ -120,7 +120,7 @@ async def test_a_damaged_index_goes_and_a_whole_one_stays(place: Place) -> None:
     assert not index.exists()
 
 
-async def test_a_unit_that_is_not_what_the_settings_ask_for_is_written_anew(place: Place) -> None:
+async def test_a_unit_that_does_not_match_the_settings_is_rewritten(place: Place) -> None:
     tools = place.root / "bin"
     tools.mkdir()
     said = place.root / "systemctl.said"
@@ -159,6 +159,6 @@ async def test_without_fix_nothing_is_changed(place: Place) -> None:
     assert mode(place.home) == 0o755
 
 
-async def test_what_was_mended_is_told_in_words_too(place: Place) -> None:
+async def test_repairs_are_listed_for_people_too(place: Place) -> None:
     result = await place.holdfast("doctor", "--fix")
     assert f"✓ mended   {place.home} was missing and was made\n" in result.out

@@ -93,8 +93,8 @@ async def test_an_interrupt_drops_the_line_that_is_being_typed_and_only_else_lea
 async def test_a_model_that_is_not_served_is_refused_before_the_first_word(place: Place) -> None:
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
-        async with terminal(place, "--model", "openai/other") as screen:
-            await screen.read_until("uses openai/fake, not openai/other")
+        async with terminal(place, "--model", "groq/other") as screen:
+            await screen.read_until("uses openai/fake, not groq/other")
             assert await screen.process.wait() == 2
 
 

@@ -47,7 +47,7 @@ async def test_that_nothing_waits_is_said(place: Place) -> None:
     assert (await place.holdfast("approvals", "--json")).out == ""
 
 
-async def test_what_waits_is_shown_whole_and_approved_by_the_beginning_of_its_id(
+async def test_a_request_is_shown_completely_and_approved_by_a_prefix_of_its_id(
     place: Place, it: GatewayProcess, effects: Path
 ) -> None:
     run_id, name = await _wait(it, effects)
@@ -147,7 +147,7 @@ async def _permit(place: Place, it: GatewayProcess, command: str) -> None:
 
 
 @pytest.mark.debian("bwrap")
-async def test_what_is_permitted_for_good_is_listed_and_taken_back(
+async def test_standing_permissions_are_listed_and_revoked(
     place: Place, it: GatewayProcess
 ) -> None:
     nothing = await place.holdfast("approvals", "rules")

@@ -167,7 +167,7 @@ async def test_a_restore_into_an_empty_home_needs_no_force(tmp_path: Path) -> No
                 assert (new / name).read_bytes() == (tmp_path / "away" / name).read_bytes()
 
 
-def test_whatever_a_command_left_in_a_workspace_is_backed_up_and_holds_nothing_up(
+def test_odd_files_in_a_workspace_do_not_block_a_backup(
     tmp_path: Path,
 ) -> None:
     home, file = tmp_path / "home", tmp_path / "home.backup"

@@ -78,7 +78,7 @@ async def test_that_nothing_waits_is_said(place: Place) -> None:
         assert (await place.holdfast("outbox", "--json")).out == ""
 
 
-async def test_what_is_not_sent_is_listed_with_its_chat_its_age_and_why(place: Place) -> None:
+async def test_undelivered_messages_are_listed_with_chat_age_and_reason(place: Place) -> None:
     chat = Chat()
     chat.answer("42", SendRefused("blocked\nby the\x1b user"))
     chat.answer("43", Doubtful("the connection broke"))
@@ -129,7 +129,7 @@ async def test_what_is_not_sent_is_listed_with_its_chat_its_age_and_why(place: P
         assert json.loads(line)["text"] == text.text
 
 
-async def test_what_was_given_up_is_sent_after_all_by_the_beginning_of_its_id(place: Place) -> None:
+async def test_a_given_up_message_is_resent_by_a_prefix_of_its_id(place: Place) -> None:
     chat = Chat()
     chat.answer("42", SendRefused("blocked"), SendRefused("blocked"))
     async with office(place, chat) as it:
@@ -150,7 +150,7 @@ async def test_what_was_given_up_is_sent_after_all_by_the_beginning_of_its_id(pl
         assert again.err == "holdfast: Message out_12 was sent.\n"
 
 
-async def test_what_waits_is_dropped(place: Place) -> None:
+async def test_a_waiting_message_is_dropped(place: Place) -> None:
     chat = Chat()
     chat.answer("42", Later("down", 3600.0))
     async with office(place, chat) as it:

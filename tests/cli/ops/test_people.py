@@ -105,9 +105,7 @@ async def test_a_stranger_is_let_in_told_so_heard_and_shut_out(
 
 
 @pytest.mark.usefixtures("it")
-async def test_at_a_terminal_nobody_is_let_in_without_a_yes(
-    place: Place, platform: Platform
-) -> None:
+async def test_at_a_terminal_pairing_needs_a_confirmation(place: Place, platform: Platform) -> None:
     code = await code_of(platform, "678")
     for answer in ("\n", "n\n"):
         async with terminal(place, "pair", code, "--roles", "read") as asked:
@@ -128,7 +126,9 @@ async def test_at_a_terminal_nobody_is_let_in_without_a_yes(
 
 
 @pytest.mark.usefixtures("it")
-async def test_what_is_wrong_is_said_with_what_to_do(place: Place, platform: Platform) -> None:
+async def test_a_wrong_argument_is_refused_with_what_to_do(
+    place: Place, platform: Platform
+) -> None:
     code = await code_of(platform, "678")
     nobody = await place.holdfast("pair", code)
     assert nobody.code == 2
@@ -150,7 +150,7 @@ async def test_what_is_wrong_is_said_with_what_to_do(place: Place, platform: Pla
 
 
 @pytest.mark.usefixtures("it")
-async def test_whoever_guesses_is_told_when_to_try_again(place: Place) -> None:
+async def test_too_many_wrong_codes_are_refused_with_the_time_to_try_again(place: Place) -> None:
     script = (
         "import sys; from holdfast.cli.main import main\n"
         "print(*{main(['pair', 'WRONG', '--yes']) for _ in range(10)})"
@@ -223,7 +223,7 @@ async def test_each_channel_is_shown_with_how_it_is_doing(place: Place, platform
 
 
 @pytest.mark.usefixtures("it")
-async def test_what_was_given_up_is_told_of_and_settings_are_shown_as_they_are_written(
+async def test_given_up_messages_and_channel_settings_are_shown(
     place: Place, platform: Platform
 ) -> None:
     platform.then(webhook.Say(400))

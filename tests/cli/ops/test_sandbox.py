@@ -72,7 +72,7 @@ async def test_through_a_pipe_a_run_that_is_held_is_kept_and_the_command_ends_wi
         )
 
 
-async def test_what_has_ended_is_not_held(place: Place, front: Door) -> None:
+async def test_an_ended_run_is_not_held(place: Place, front: Door) -> None:
     front.health["paused"] = HELD
     front.status = "completed"
     async with place.started("runs", RUN) as process:
@@ -98,7 +98,7 @@ async def test_on_a_terminal_a_run_that_is_held_is_told_of_and_waited_for(
 
 
 @pytest.mark.debian("bwrap")
-async def test_where_it_got_worse_work_is_held_until_that_is_accepted(place: Place) -> None:
+async def test_a_weaker_sandbox_holds_work_until_it_is_accepted(place: Place) -> None:
     assert (await place.holdfast("run", "say:before")).out == "before\n"
     assert json.loads((await place.holdfast("sandbox", "--json")).out)["level"] == "L2"
     weaken(place)
@@ -133,7 +133,7 @@ async def test_where_it_got_worse_work_is_held_until_that_is_accepted(place: Pla
 
 
 @pytest.mark.debian("bwrap")
-async def test_it_can_be_accepted_where_nobody_serves(place: Place) -> None:
+async def test_the_sandbox_can_be_accepted_without_a_gateway(place: Place) -> None:
     nothing = await place.holdfast("sandbox", "accept")
     assert (nothing.code, sandbox.NOT_ON_HOLD in nothing.out) == (0, True)
     weaken(place)

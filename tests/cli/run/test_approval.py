@@ -14,7 +14,7 @@ def asked(
     return ApprovalObject("apr_1", "run_1", "call_1", command, description, choices, 0.0)
 
 
-def test_what_would_run_is_shown_to_its_last_character() -> None:
+def test_a_command_is_shown_to_its_last_character() -> None:
     long = "x" * 20_000 + " end"
     assert approval.body(asked(long)).endswith(long)
 
@@ -30,7 +30,7 @@ def test_nothing_in_a_request_steers_the_terminal_or_passes_for_our_own_line() -
     ]
 
 
-def test_what_the_server_has_escaped_stays_as_it_is() -> None:
+def test_text_escaped_by_the_server_is_unchanged() -> None:
     assert "    echo \\u{202e} \\u{5c}u{41}" in approval.body(asked("echo \\u{202e} \\u{5c}u{41}"))
 
 
@@ -47,7 +47,7 @@ def test_what_the_server_has_escaped_stays_as_it_is() -> None:
         (7 * 86_400, "expires in 7 d"),
     ],
 )
-def test_the_time_that_is_left_is_said_in_words(left: float, said: str) -> None:
+def test_the_time_left_is_shown_in_one_unit(left: float, said: str) -> None:
     assert approval.in_words(left) == said
 
 

@@ -95,7 +95,7 @@ async def test_a_denial_is_told_to_the_model_and_the_conversation_goes_on(
 
 
 @pytest.mark.usefixtures("it")
-async def test_what_was_typed_before_the_question_does_not_answer_it(
+async def test_text_typed_before_a_question_does_not_answer_it(
     place: Place, model: ModelServer, effects: Path
 ) -> None:
     gate = Wait()
@@ -216,7 +216,7 @@ async def test_an_old_runs_questions_are_not_asked_again(place: Place, effects: 
         assert CHOICES not in said
 
 
-async def test_what_waits_no_more_is_not_asked_however_late_its_answer_is_heard_of(
+async def test_a_closed_request_is_not_asked_even_if_its_end_is_reported_late(
     place: Place, front: Door
 ) -> None:
     front.say("approval.request", **REQUEST)
@@ -287,7 +287,7 @@ async def test_a_command_cannot_forge_a_question_nor_write_between_one_and_its_a
         assert await screen.process.wait() == 0
 
 
-async def test_what_an_answer_brings_comes_after_the_answer(
+async def test_output_caused_by_an_answer_follows_the_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The events come another way than the word that the answer is there, and may be faster."""
@@ -363,7 +363,7 @@ async def test_a_server_that_cannot_take_the_answer_is_told_of_and_it_is_asked_a
         assert "holdfast: the disk is full" in await _question(screen, "[d]eny ? ")
 
 
-async def test_the_submission_says_where_nobody_can_be_asked(place: Place, front: Door) -> None:
+async def test_a_request_without_a_user_to_ask_says_so(place: Place, front: Door) -> None:
     front.say("run.completed", output="done")
     assert (await place.holdfast("run", "work")).out == "done\n"
     assert (await place.holdfast(stdin=b"work\n")).code == 0

@@ -61,7 +61,7 @@ async def test_in_a_conversation_the_next_line_is_the_answer_and_the_one_after_i
         await screen.read_until("on\r\n› ")
 
 
-async def test_through_a_pipe_nobody_is_asked(place: Place, it: GatewayProcess) -> None:
+async def test_no_question_is_asked_through_a_pipe(place: Place, it: GatewayProcess) -> None:
     done = await place.holdfast("run", _ask("Which colour?"))
     assert done.code == 0
     assert NO_USER in done.out
@@ -131,7 +131,7 @@ async def test_a_question_that_was_answered_long_ago_is_not_put_again(
 
 
 @pytest.mark.usefixtures("it")
-async def test_what_a_task_of_the_run_asks_is_asked_at_its_terminal(
+async def test_a_question_of_a_child_run_is_asked_at_the_terminal(
     place: Place, tmp_path: Path
 ) -> None:
     effects = tmp_path / "effects"
@@ -161,7 +161,7 @@ async def test_the_end_of_a_task_in_the_background_comes_to_the_open_terminal(
         assert "the tool said: {" in said and '"status":"running"' in said
 
 
-async def test_where_it_cannot_be_put_the_question_says_how_it_is_answered(
+async def test_a_question_that_cannot_be_answered_here_says_how(
     place: Place, front: Door, tmp_path: Path
 ) -> None:
     asked = {"call_id": "call_1", "question": "Which\x1b[2J colour?", "options": ["red"]}

@@ -44,7 +44,7 @@ def test_a_label_is_one_line_whatever_the_name(tmp_path: Path) -> None:
     assert read(path).label == "[image 1 · a____.gif]"
 
 
-def test_what_cannot_be_attached_is_said_in_words(tmp_path: Path) -> None:
+def test_a_bad_attachment_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("not a picture")
     (tmp_path / "huge.png").write_bytes(PNG + bytes(5 * MB))

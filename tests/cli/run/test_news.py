@@ -95,9 +95,7 @@ async def test_a_late_end_is_shown_in_the_open_terminal_with_the_run_that_follow
 
 @pytest.mark.debian("bwrap")
 @pytest.mark.promise("LATE-06")
-async def test_what_came_late_while_nobody_looked_is_shown_at_the_next_start(
-    place: Place, it: GatewayProcess
-) -> None:
+async def test_late_events_are_shown_at_the_next_start(place: Place, it: GatewayProcess) -> None:
     async with terminal(place) as screen:
         await screen.read_until("› ")
         await screen.type("say:before\n")

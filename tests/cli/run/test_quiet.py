@@ -39,7 +39,7 @@ async def test_offline_it_is_just_as_quiet(place: Place) -> None:
     assert "notes.txt" in result.out
 
 
-async def test_what_went_wrong_is_still_told(place: Place) -> None:
+async def test_quiet_still_prints_errors(place: Place) -> None:
     async with serve() as server:
         server.then(refuse(401, "wrong key"))
         place.environ |= {"OPENAI_BASE_URL": server.base_url, "HOLDFAST_MODEL": "openai/fake"}
@@ -49,7 +49,7 @@ async def test_what_went_wrong_is_still_told(place: Place) -> None:
     assert result.err.count("\n") == 1
 
 
-async def test_nobody_is_asked_and_what_is_denied_for_that_is_told(place: Place) -> None:
+async def test_quiet_asks_nothing_and_reports_what_it_denied(place: Place) -> None:
     asked = 'tool:terminal {"command": "touch made"}'
     place.configure("[sandbox]\nallow_none = true\n")
     async with serve() as server:

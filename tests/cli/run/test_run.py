@@ -198,27 +198,30 @@ async def test_an_owner_that_is_killed_is_replaced_and_the_run_goes_on(
     assert notes.CONNECTION_LOST in again.err
 
 
-async def test_what_was_cut_off_does_not_get_into_a_pipe(place: Place, server: ModelServer) -> None:
+async def test_a_cut_answer_is_not_written_to_a_pipe(place: Place, server: ModelServer) -> None:
     server.then(stream(token_of("half an ans"), Abort()))
     server.then(say("the whole answer"))
     result = await place.holdfast("run", "do it")
     assert (result.code, result.out) == (0, "the whole answer\n")
     assert notes.CONNECTION_LOST in result.err
+    assert "attempt 2" in result.err
 
 
 @pytest.mark.usefixtures("server")
 async def test_a_model_that_is_asked_for_and_not_served_is_a_usage_error(place: Place) -> None:
     async with place.started("gateway", "run", "--port", "0") as gateway:
         await read_until(gateway.stderr, "ready on")
-        refused = await place.holdfast("run", "hi", "--model", "openai/other")
+        refused = await place.holdfast("run", "hi", "--model", "groq/other")
         assert (refused.code, refused.out) == (2, "")
         assert refused.err == (
-            "holdfast: the server of this home uses openai/fake, not openai/other: "
+            "holdfast: the server of this home uses openai/fake, not groq/other: "
             "leave --model out, or stop that server first\n"
         )
         assert (await place.holdfast("runs")).out == ""
         served = await place.holdfast("run", "say:hi", "--model", "openai/fake")
         assert (served.code, served.out, served.said) == (0, "hi\n", "")
+        same = await place.holdfast("run", "say:ho", "--model", "openai/other")
+        assert (same.code, same.out, same.said) == (0, "ho\n", "")
 
 
 @pytest.mark.usefixtures("server")
@@ -231,7 +234,7 @@ async def test_a_model_of_the_environment_that_is_not_served_is_only_told(place:
     assert result.said == f"{notes.other_model('openai/other', 'openai/fake')}\n"
 
 
-async def test_a_model_that_is_asked_for_is_used_where_nobody_serves_another(
+async def test_a_requested_model_is_used_if_no_server_has_another(
     place: Place, server: ModelServer
 ) -> None:
     result = await place.holdfast("run", "say:hi", "--model", "openai/other")

@@ -125,7 +125,7 @@ def test_on_a_terminal_words_are_written_as_they_come() -> None:
     assert terminal.getvalue() == "Look"
 
 
-def test_what_a_tool_is_called_with_cannot_steer_the_terminal(
+def test_arguments_of_a_call_cannot_steer_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show(Plain(), happened("tool.started", tool="read_file", preview="\x1b[2J\x9b\r"))
@@ -145,7 +145,7 @@ def test_json_lines_are_passed_on_untouched(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ('{"event":"run.started"}\n{"event":"run.completed"}\n', "")
 
 
-def test_what_a_command_says_is_passed_on_marked_and_harmless(
+def test_output_of_a_command_is_marked_and_harmless(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show(
@@ -200,7 +200,7 @@ def test_a_question_that_cannot_be_put_says_how_it_is_answered(
     assert err.endswith(f"{notes.NOT_ANSWERED}\n")
 
 
-def test_of_much_that_comes_at_once_the_first_and_the_last_lines_are_shown(
+def test_long_output_shows_its_first_and_last_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = "".join(f"{n}\n" for n in range(8_000))

@@ -59,7 +59,7 @@ async def container(place: Place, *args: str) -> AsyncIterator[Process]:
 
 
 @pytest.mark.promise("STOP-11")
-async def test_a_container_made_anew_serves_again(place: Place) -> None:
+async def test_a_recreated_container_serves_again(place: Place) -> None:
     for _ in range(2):
         async with container(place, "--host", "127.0.0.1") as first:
             await read_until(first.stderr, "ready on")
@@ -71,7 +71,7 @@ async def test_a_container_made_anew_serves_again(place: Place) -> None:
 
 
 @pytest.mark.promise("STOP-11")
-async def test_what_the_operator_has_stopped_stays_down_in_the_next_container_too(
+async def test_a_stopped_gateway_stays_stopped_in_the_next_container(
     place: Place,
 ) -> None:
     async with container(place) as first:

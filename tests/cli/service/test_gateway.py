@@ -110,7 +110,7 @@ async def test_it_is_started_in_the_background_and_stopped_for_good(place: Place
 
 
 @pytest.mark.promise("STOP-11")
-async def test_what_was_stopped_stays_down_at_a_boot_and_comes_up_when_asked_for(
+async def test_a_stopped_gateway_stays_stopped_at_a_boot_until_it_is_started(
     place: Place,
 ) -> None:
     assert (await place.holdfast("gateway", "stop")).out == f"{STAYS_STOPPED}\n"
@@ -128,7 +128,7 @@ async def test_what_was_stopped_stays_down_at_a_boot_and_comes_up_when_asked_for
 
 
 @pytest.mark.promise("STOP-11")
-async def test_a_bare_signal_is_nobodys_word(place: Place) -> None:
+async def test_a_signal_alone_does_not_count_as_a_stop(place: Place) -> None:
     for _ in range(2):
         async with place.started("gateway", "run", "--boot") as booted:
             await read_until(booted.stderr, "ready on")

@@ -88,7 +88,7 @@ def test_systemd_has_nothing_to_say_against_it(tmp_path: Path, home: str, user: 
     assert (done.returncode, said) == (0, []), done.stderr
 
 
-def test_a_system_unit_runs_as_somebody_and_starts_with_the_machine(tmp_path: Path) -> None:
+def test_a_system_unit_names_its_user_and_starts_at_boot(tmp_path: Path) -> None:
     unit = units.unit(configured(tmp_path), Scope.SYSTEM, "/bin", "agent")
     assert lines(unit)["User"] == "agent" and lines(unit)["WantedBy"] == "multi-user.target"
     assert unit.path == Path("/etc/systemd/system/holdfast-gateway.service")

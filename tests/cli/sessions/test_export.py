@@ -89,7 +89,7 @@ def test_no_output_can_leave_its_block(text: str) -> None:
 
 
 @given(st.text(alphabet="`~ab\n #", max_size=80), st.text(alphabet="`~ab\n #", max_size=80))
-def test_whatever_was_said_leaves_no_block_open(said: str, output: str) -> None:
+def test_no_message_leaves_a_code_block_open(said: str, output: str) -> None:
     said = said.replace("~", "")  # blocks of tildes are not what the reader here looks for
     indented = "\n".join(line.lstrip(" ") for line in said.split("\n"))
     markdown = told(
@@ -98,7 +98,7 @@ def test_whatever_was_said_leaves_no_block_open(said: str, output: str) -> None:
     assert blocks(markdown)[-1] == output.rstrip("\n")
 
 
-def test_a_block_that_somebody_left_open_is_closed_before_the_next_speaks() -> None:
+def test_an_open_code_block_is_closed_before_the_next_message() -> None:
     markdown = told(
         MessageObject("user", "see:\n```py\nx = 1"), MessageObject("assistant", "~~~\ny")
     )
@@ -157,5 +157,5 @@ def test_json_comes_back_the_same(said: tuple[MessageObject, ...]) -> None:
         b'{"object":"holdfast.session","version":1,"session_id":"x","messages":[{"role":1}]}',
     ],
 )
-def test_what_is_no_export_of_ours_is_none(content: bytes) -> None:
+def test_a_file_that_is_no_export_is_rejected(content: bytes) -> None:
     assert export.decode(content) is None

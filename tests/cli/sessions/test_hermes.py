@@ -134,7 +134,7 @@ def test_a_session_comes_with_its_name_its_times_its_place_and_all_that_was_said
     assert one.damaged == 0
 
 
-def test_what_is_nested_without_end_is_damage_and_nothing_else_is_lost(tmp_path: Path) -> None:
+def test_deeply_nested_json_counts_as_damage(tmp_path: Path) -> None:
     deep = "[" * 100_000
     below = tmp_path / "sessions"
     below.mkdir()
@@ -164,7 +164,7 @@ def test_a_time_that_cannot_be_is_none(tmp_path: Path, when: object) -> None:
     assert (one.session.created_at, one.session.updated_at) == (None, None)
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     (tmp_path / "session_b.json").mkdir()
     (tmp_path / "c.jsonl").write_text('{"role": "user", "content": "hello"}')
@@ -182,7 +182,7 @@ def test_a_database_of_the_first_version_is_read_too(tmp_path: Path) -> None:
     assert one.session.messages == (MessageObject("user", "hello"),)
 
 
-def test_what_was_taken_back_or_summed_up_stays_there(tmp_path: Path) -> None:
+def test_undone_and_summarized_messages_are_not_imported(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with database(path) as made:
         made.session("s")
@@ -208,7 +208,7 @@ def test_content_in_parts_becomes_words_and_says_where_pictures_were(
     assert messages(path) == (MessageObject("user", "look\n[image]\nand this"),)
 
 
-def test_what_makes_no_sense_is_left_out_and_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_damaged_messages_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with database(path) as made:
         made.session("s")
@@ -266,7 +266,7 @@ def test_it_is_read_while_hermes_is_at_work_and_left_as_it_was(tmp_path: Path) -
         assert path.read_bytes() == before
 
 
-def test_where_nothing_is_at_work_no_file_comes_up_beside_it(tmp_path: Path) -> None:
+def test_reading_an_idle_database_creates_no_file(tmp_path: Path) -> None:
     path = tmp_path / "home" / "state.db"
     with database(path) as made:
         made.session("s")
@@ -360,7 +360,7 @@ def test_in_a_home_the_database_counts_first_and_profiles_are_read_too(tmp_path:
     assert hermes.count(home) == 5
 
 
-def test_what_cannot_be_read_is_told_and_keeps_nothing_else_out(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_and_the_others_are_read(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"this is no database, however long it is" * 100)
     (tmp_path / "session_x.json").write_text("[1, 2")
     (tmp_path / "session_y.json").write_text('["no object"]')

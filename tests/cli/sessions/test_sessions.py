@@ -91,7 +91,7 @@ async def test_the_list_shows_names_first_words_and_places_newest_first(tmp_path
         assert b"has no title now" in (await _say(it, "rename", "b", "")).stdout
 
 
-async def test_what_was_said_is_found_and_nothing_found_is_no_success(tmp_path: Path) -> None:
+async def test_a_search_finds_messages_and_fails_without_a_match(tmp_path: Path) -> None:
     async with serve() as model, gateway(tmp_path, model.base_url) as it:
         await _tell(it, "s", "say:the kingfisher waits")
         found = await _say(it, "search", "kingf", "WAIT")
@@ -179,7 +179,7 @@ async def test_an_export_is_the_owners_alone_and_never_writes_over_a_file_unaske
         assert sorted(os.listdir(tmp_path)) == ["home", "s.md"]
 
 
-async def test_what_was_exported_as_json_is_the_same_session_in_another_home(
+async def test_a_json_export_is_the_same_session_in_another_home(
     tmp_path: Path,
 ) -> None:
     async with serve() as model:
@@ -283,7 +283,7 @@ def _own(it: GatewayProcess, session_id: str) -> Path:
     return Path(workspaces.own(str(it.home), SessionKey(OPERATOR, SessionId(session_id))))
 
 
-async def test_what_cannot_be_imported_is_told_and_the_rest_is(tmp_path: Path) -> None:
+async def test_a_failed_import_is_reported_and_the_others_are_imported(tmp_path: Path) -> None:
     async with gateway(tmp_path) as it:
         nothing = await _say(it, "import")
         assert nothing.returncode == 1
@@ -305,7 +305,7 @@ async def test_what_cannot_be_imported_is_told_and_the_rest_is(tmp_path: Path) -
         assert b"hermes-huge: The body is over" in some.stderr
 
 
-async def test_all_of_it_works_where_nobody_serves_the_home(tmp_path: Path) -> None:
+async def test_session_commands_work_without_a_gateway(tmp_path: Path) -> None:
     async with serve() as model, gateway(tmp_path, model.base_url) as it:
         await _tell(it, "s", "an albatross")
         await it.stop()

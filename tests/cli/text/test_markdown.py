@@ -94,7 +94,7 @@ def test_no_word_is_lost(pieces: list[str], width: int, colour: bool) -> None:
 
 @given(st.text("ab c\n", max_size=600), WIDTHS)
 @explored
-def test_what_pends_is_what_would_come(text: str, width: int) -> None:
+def test_pending_lines_are_those_that_would_follow(text: str, width: int) -> None:
     stream = MarkdownStream(width, colour=False)
     stream.feed(text)
     assert stream.pending() == stream.pending() == stream.close()
@@ -319,7 +319,7 @@ def test_marks_become_looks(text: str, painted: str) -> None:
         "C:\\Users\\me",
     ],
 )
-def test_what_is_no_mark_stays_as_it_is(text: str) -> None:
+def test_text_that_is_no_mark_is_unchanged(text: str) -> None:
     assert lines(text, 80, colour=True) == [text]
 
 
@@ -327,7 +327,7 @@ def test_an_escaped_mark_is_text() -> None:
     assert lines(r"\*a\* \`b\` \[c](d)", 80, colour=True) == ["*a* `b` [c](d)"]
 
 
-def test_a_look_goes_on_over_line_ends_and_is_set_anew_on_each() -> None:
+def test_a_style_continues_after_a_line_end_and_is_set_on_each_row() -> None:
     text = "**bold words\nthat go on** and end"
     assert lines(text, 40, colour=True) == [
         f"{BOLD}bold words{END}",
@@ -335,7 +335,7 @@ def test_a_look_goes_on_over_line_ends_and_is_set_anew_on_each() -> None:
     ]
 
 
-def test_what_would_steer_the_terminal_is_seen_or_gone() -> None:
+def test_steering_characters_are_shown_or_dropped() -> None:
     text = "a\x1b[31mb\x07\r\n```\n\x1b]0;title\x07\tx\u202e\n```\n| \x9b | \ud800 |\n|--|--|"
     assert lines(text) == ["a␛[31mb␇", "  ␛]0;title␇    x", "� │ �", "──┼──"]
 

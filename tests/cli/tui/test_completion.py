@@ -112,7 +112,7 @@ def test_hidden_files_are_found_only_if_asked_for(tmp_path: Path) -> None:
     assert offered(completer(tmp_path), "@.e") == ["@.env"]
 
 
-def test_what_git_ignores_is_not_found(tmp_path: Path) -> None:
+def test_ignored_files_are_not_found(tmp_path: Path) -> None:
     make(tmp_path, "build/out.txt", "a.log", "keep.log", "sub/a.log", "sub/only.txt", "only.txt")
     make(tmp_path, "sub/deep/only.txt", "sub/build", "docs/x/gen.txt")
     rules = "# comment\n*.log\n!keep.log\nbuild/\n/only.txt\ndocs/**/gen.txt\n\n"

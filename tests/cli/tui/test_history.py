@@ -43,7 +43,7 @@ async def loaded(of: InputHistory) -> list[str]:
     return [text async for text in of.load()][::-1]
 
 
-async def test_what_was_typed_is_there_in_the_next_terminal(tmp_path: Path) -> None:
+async def test_a_typed_line_is_there_in_the_next_terminal(tmp_path: Path) -> None:
     first = opened(tmp_path)
     for text in ("one", "two\nlines", "drei · 漢"):
         first.append_string(text)
@@ -54,7 +54,9 @@ async def test_what_was_typed_is_there_in_the_next_terminal(tmp_path: Path) -> N
     assert stat.S_IMODE((tmp_path / history.FILE).stat().st_mode) == 0o600
 
 
-async def test_what_is_typed_before_it_is_loaded_is_there_once_and_last(tmp_path: Path) -> None:
+async def test_a_line_typed_before_the_file_is_loaded_is_there_once_and_last(
+    tmp_path: Path,
+) -> None:
     opened(tmp_path).append_string("before")
     second = opened(tmp_path)
     second.append_string("now")
@@ -146,7 +148,7 @@ def test_two_terminals_lose_nothing_even_while_a_third_makes_it_short(tmp_path: 
             assert sorted(mine) == sorted(f"{name} {n}" for n in range(lines))
 
 
-async def test_what_was_pasted_is_kept_as_text_if_it_is_short_and_never_as_a_label(
+async def test_pasted_text_is_kept_as_text_if_it_is_short_and_never_as_a_label(
     tmp_path: Path,
 ) -> None:
     pastes = Pastes()
@@ -159,7 +161,7 @@ async def test_what_was_pasted_is_kept_as_text_if_it_is_short_and_never_as_a_lab
     assert kept == [f"see {text}[pasted text 2 · {REMEMBERED + 1} characters, not kept]"]
 
 
-async def test_what_is_far_too_long_is_kept_only_here(tmp_path: Path) -> None:
+async def test_a_very_long_line_is_kept_only_in_memory(tmp_path: Path) -> None:
     typed = opened(tmp_path)
     typed.append_string("x" * (history.LONGEST + 1))
     assert len(typed.get_strings()) == 1
@@ -167,7 +169,7 @@ async def test_what_is_far_too_long_is_kept_only_here(tmp_path: Path) -> None:
 
 
 @given(texts=st.lists(st.text()))
-def test_whatever_is_written_is_read(
+def test_every_written_line_is_read(
     texts: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("history") / history.FILE

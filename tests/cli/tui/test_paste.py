@@ -50,7 +50,7 @@ def test_every_text_comes_back_in_its_place(before: str, texts: list[tuple[str, 
 
 
 @given(texts=st.lists(st.tuples(LARGE, WORDS), min_size=1, max_size=4))
-def test_what_comes_back_is_folded_again_and_means_the_same(texts: list[tuple[str, str]]) -> None:
+def test_a_returned_message_has_its_labels_again(texts: list[tuple[str, str]]) -> None:
     pastes = Pastes()
     line = "".join([pastes.paste(text) + words for text, words in texts])
     made, whole = labels(pastes, line), pastes.expand(line)
@@ -62,7 +62,7 @@ def labels(pastes: Pastes, line: str) -> list[str]:
     return [line[begin:end] for begin, end in pastes.spans(line)]
 
 
-def test_a_label_that_nobody_made_is_words() -> None:
+def test_text_that_only_looks_like_a_label_stays_text() -> None:
     pastes = Pastes()
     label = pastes.paste(NINE)
     for words in (label[:-1], label[1:], label.replace("9", "8"), label.replace("1", "2")):
@@ -158,7 +158,7 @@ def test_the_dropped_path_of_a_picture_is_the_picture(tmp_path: Path) -> None:
     assert pastes.remembered(line) == f'@"{one}" or @{two}'
 
 
-def test_what_only_looks_like_a_picture_is_words_and_it_says_why(tmp_path: Path) -> None:
+def test_a_file_that_is_no_picture_stays_text_with_the_reason(tmp_path: Path) -> None:
     said: list[str] = []
     pastes = Pastes(said.append)
     wrong = picture(tmp_path / "a.png", b"no picture")

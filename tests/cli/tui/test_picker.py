@@ -49,7 +49,7 @@ KNOWN = (
         ("\x1b", ""),
     ],
 )
-async def test_what_is_typed_chooses(keys: str, chosen: str) -> None:
+async def test_typed_words_filter_the_list(keys: str, chosen: str) -> None:
     with create_pipe_input() as typed:
         typed.send_text(keys)
         found = await pick(Picker(KNOWN, Style(False), 60.0), typed, DummyOutput())
@@ -64,7 +64,7 @@ def test_the_list_fits_and_steers_nothing(columns: int) -> None:
     assert any("at work" in line for line in lines) or columns < 40
 
 
-def test_a_session_of_somebody_elses_is_shown_and_found_by_whose_it_is() -> None:
+def test_a_session_of_another_owner_is_shown_and_found_by_owner() -> None:
     theirs = replace(_session("agent:main:telegram:dm:7", preview="hi"), owner="telegram:7")
     picker = Picker((*KNOWN, theirs), Style(False), 60.0)
     assert picker.lines(80, 10)[-2].endswith("· telegram · 7")

@@ -98,7 +98,7 @@ def story(seed: int, moves: list[Move], wrong: list[str]) -> str:
 
 @pytest.mark.promise("HALT-01", "HALT-02", "HALT-03", "HALT-07")
 @pytest.mark.parametrize("seeds", chunks(), ids=str)
-async def test_what_is_typed_while_a_run_works_is_all_read_once_and_in_order(
+async def test_messages_typed_during_a_run_are_read_once_and_in_order(
     seeds: range, tmp_path: Path
 ) -> None:
     async with house(tmp_path) as here:
@@ -132,7 +132,7 @@ async def test_words_do_what_was_chosen_when_they_were_sent(tmp_path: Path) -> N
 
 @pytest.mark.promise("HALT-01", "HALT-07")
 @pytest.mark.parametrize("mode", [Mode.STEER, Mode.QUEUE], ids=str)
-async def test_what_was_not_read_comes_back_whole_and_can_be_sent_again(
+async def test_an_unread_message_returns_complete_and_can_be_sent_again(
     mode: Mode, tmp_path: Path
 ) -> None:
     picture, pasted = tmp_path / "picture.png", "\n".join(f"line {n}" for n in range(40))

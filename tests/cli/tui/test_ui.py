@@ -78,7 +78,7 @@ async def test_bytes_that_are_no_text_do_not_end_the_conversation(desk: Desk) ->
 
 @pytest.mark.promise("HALT-09")
 @pytest.mark.parametrize("asked", [APPROVAL, QUESTION])
-async def test_what_was_typed_before_a_question_answers_nothing_and_comes_back(
+async def test_text_typed_before_a_question_answers_nothing_and_returns(
     desk: Desk, asked: ApprovalObject | AskedQuestion
 ) -> None:
     desk.type("once upon a ti")
@@ -151,7 +151,7 @@ async def test_nothing_at_work_is_nothing_to_halt_and_twice_leaves(desk: Desk) -
     assert [type(action) for action in desk.done] == [Quit]
 
 
-async def test_what_would_end_with_us_is_said_before_we_leave(desk: Desk) -> None:
+async def test_processes_that_would_end_are_named_before_leaving(desk: Desk) -> None:
     desk.ui.holding = lambda: "a server ends with us"
     desk.ui.depart()
     assert desk.done == []

@@ -103,7 +103,7 @@ def test_an_interrupted_run_says_what_interrupted_it() -> None:
     assert told.text.endswith("› rather this")
 
 
-def test_what_was_taken_back_leaves_no_line() -> None:
+def test_a_message_that_was_taken_back_leaves_no_line() -> None:
     told = Told()
     told.begin()
     told.hear("run.queued", "run_2", input="never mind")
@@ -148,6 +148,27 @@ def test_words_that_another_run_reads_do_not_come_back(ending: str) -> None:
     told.hear("input.superseded", input_id="in_2", reason="superseded")
     told.hear(ending, reason="superseded")
     assert told.view.take_unread() == []
+
+
+@pytest.mark.promise("MODEL-01")
+def test_a_model_that_is_asked_again_is_shown_with_the_reason_and_the_wait() -> None:
+    told = Told()
+    told.begin()
+    failed: dict[str, Any] = {"turn": 1, "attempt": 1, "model": "a/b", "reason": "a/b is busy"}
+    told.hear("model.retry", **failed, next_model="a/b", wait_s=30.0)
+    assert "a/b is busy" in told.text and "attempt 2 in 30 s" in told.text
+    told.hear("model.retry", **failed, next_model="c/d")
+    assert "asking c/d" in told.text
+
+
+@pytest.mark.promise("CTX-01")
+def test_a_conversation_that_was_compacted_says_so() -> None:
+    told = Told()
+    told.begin()
+    told.hear("context.compacted", reason="full", messages=0)
+    assert "notes" not in told.text, "only results were shortened"
+    told.hear("context.compacted", reason="full", messages=40)
+    assert notes.COMPACTED.format(40) in told.text
 
 
 def test_a_void_answer_is_said_to_be_void() -> None:

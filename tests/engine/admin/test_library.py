@@ -31,7 +31,7 @@ def brought(name: SessionId = B, text: str = "long ago") -> Imported:
     return Imported(name, "Old", "elsewhere", (User(text),), created_at=5.0)
 
 
-async def test_what_is_anothers_is_not_there(tmp_path: Path) -> None:
+async def test_sessions_of_other_owners_are_not_found(tmp_path: Path) -> None:
     model = Told()
     async with serving(tmp_path, model) as service:
         library = service.library
@@ -61,7 +61,7 @@ async def test_only_an_administrator_brings_sessions_in(tmp_path: Path) -> None:
         assert await service.library.sessions(ME, 10, None) == ([], False)
 
 
-async def test_of_many_who_make_one_session_at_once_one_does(tmp_path: Path) -> None:
+async def test_of_concurrent_creations_of_one_session_one_succeeds(tmp_path: Path) -> None:
     async with serving(tmp_path, Told()) as service:
         await service.library.bring_in(ME, brought(A))
         made: list[str] = []
@@ -100,7 +100,7 @@ async def test_a_session_on_its_way_to_the_disk_is_settled_with_a_number(tmp_pat
         assert len(settled.unfinished) == 1
 
 
-async def test_what_a_busy_model_reads_is_what_a_fork_begins_with(tmp_path: Path) -> None:
+async def test_a_fork_of_a_busy_session_begins_with_what_its_model_reads(tmp_path: Path) -> None:
     model = Told()
     async with serving(tmp_path, model) as service:
         first = await say(service, "one", "a")
@@ -126,7 +126,7 @@ async def test_no_secret_is_in_a_title_or_in_what_a_session_begins_with(tmp_path
     assert (tmp_path / "journal.db").exists() and renamed.title.startswith("about ")
 
 
-async def test_where_the_disk_is_nearly_full_no_session_is_made(tmp_path: Path) -> None:
+async def test_no_session_is_created_on_a_nearly_full_disk(tmp_path: Path) -> None:
     path, blobs = tmp_path / "journal.db", Blobs(tmp_path)
     async with serving(tmp_path, Told()) as service:
         await service.library.bring_in(ME, brought(A))

@@ -72,7 +72,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
         yield Home(tmp_path, journal)
 
 
-async def test_what_was_said_since_the_last_search_is_found_by_the_next(home: Home) -> None:
+async def test_new_messages_are_found_by_the_next_search(home: Home) -> None:
     assert await home.find("walrus") == []
     await home.talk.say("s", said("about the walrus"))
     assert await home.find("walrus") == ["s"]
@@ -133,7 +133,7 @@ class Stuck(MemoryJournal):
         return await super().facts(stream, kinds, runs)
 
 
-async def test_where_it_takes_too_long_the_answer_says_so_and_the_next_goes_on(
+async def test_an_incomplete_search_says_so_and_the_next_one_continues(
     tmp_path: Path,
 ) -> None:
     journal = Stuck(Disk())
@@ -177,7 +177,7 @@ async def test_every_search_gets_further_however_little_time_there_is(tmp_path: 
     await journal.aclose()
 
 
-async def test_where_no_index_can_be_kept_that_is_said(tmp_path: Path) -> None:
+async def test_an_index_that_cannot_be_stored_is_reported(tmp_path: Path) -> None:
     async with opened_journal(tmp_path) as journal:
         finder = SessionSearch(journal, Index(tmp_path / "nowhere" / FILE), ManualClock())
         with pytest.raises(JournalUnavailable, match="search index"):

@@ -111,7 +111,7 @@ async def _is_free(messenger: Messenger, channel: Heard) -> None:
     assert anyio.current_time() - begun < OFFER_S / 2
 
 
-async def test_a_code_that_cannot_be_shown_holds_nobody(tmp_path: Path) -> None:
+async def test_a_code_that_cannot_be_shown_blocks_no_one(tmp_path: Path) -> None:
     channel = Heard()
     async with chatting(tmp_path, channel) as (_, messenger):
         before = asyncio.all_tasks()
@@ -124,7 +124,7 @@ async def test_a_code_that_cannot_be_shown_holds_nobody(tmp_path: Path) -> None:
         await _check_nothing_is_left(messenger, channel)
 
 
-async def test_a_code_that_cannot_be_shown_keeps_nobody_else_from_being_heard(
+async def test_other_messages_are_taken_while_a_code_cannot_be_shown(
     tmp_path: Path,
 ) -> None:
     """As of a platform that calls us: each message comes by itself."""
@@ -160,7 +160,7 @@ async def test_an_answer_that_is_not_taken_is_cut_and_goes_out_after_the_next_st
 
 
 @pytest.mark.parametrize("text", ["do something", "/ping"])
-async def test_wherever_it_is_cut_a_message_is_dealt_with_once(tmp_path: Path, text: str) -> None:
+async def test_a_message_is_handled_once_wherever_it_is_cut(tmp_path: Path, text: str) -> None:
     """The platform hands it on again after the start, as it would."""
     points = (*POINTS, AT_LAST) if text == "/ping" else POINTS
     heard: set[int] = set()  # how many messages were sent before the cut

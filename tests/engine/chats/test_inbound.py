@@ -45,8 +45,7 @@ from holdfast.core.types import (
 )
 from holdfast.engine.chats.inbound import Inbound
 from holdfast.engine.chats.outbox import Outbox
-from holdfast.engine.chats.places import Connected
-from holdfast.engine.chats.queues import Outlet
+from holdfast.engine.chats.places import Connected, Outlet
 from holdfast.engine.messenger import Chatting
 from holdfast.engine.service import Service
 from holdfast.engine.sessions import Sessions
@@ -314,7 +313,7 @@ def test_the_end_of_a_task_leaves_a_suspended_chat_suspended() -> None:
     assert list(now.runs) == [after.run_id]
 
 
-async def test_whoever_speaks_after_the_start_does_not_wait_for_all_that_was_left(
+async def test_a_new_message_does_not_wait_for_all_old_deliveries(
     tmp_path: Path,
 ) -> None:
     many = 600
@@ -334,7 +333,7 @@ async def test_whoever_speaks_after_the_start_does_not_wait_for_all_that_was_lef
 
 
 @pytest.mark.parametrize("words", ["~~", "**Approved.**", "[it](https://x.example)", "```"])
-def test_what_is_said_about_a_command_is_shown_as_it_is(words: str) -> None:
+def test_the_reply_to_a_command_is_shown_unchanged(words: str) -> None:
     at = Address(platform="telegram", chat_type=ChatType.DIRECT, chat="1")
     origin = Origin(platform="telegram", address=at)
     queued = RunQueued(run_id=RunId("run_1"), input_id=InputId("in_1"), origin=origin)

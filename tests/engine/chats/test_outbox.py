@@ -88,7 +88,7 @@ async def test_threads_of_a_chat_are_lanes_of_their_own(tmp_path: Path) -> None:
         await desk.become("two", DeliveryStatus.SENT)
 
 
-async def test_what_the_platform_takes_later_is_tried_again_before_what_comes_after_it(
+async def test_a_deferred_message_is_sent_before_later_ones(
     tmp_path: Path,
 ) -> None:
     chat = Chat()
@@ -108,7 +108,7 @@ async def test_what_the_platform_takes_later_is_tried_again_before_what_comes_af
         assert not any(m.repeated for m in chat.sent)
 
 
-async def test_what_is_not_taken_for_days_is_given_up(tmp_path: Path) -> None:
+async def test_a_message_refused_for_days_is_given_up(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", *[Later("down", 0.0)] * (LEAST_TRIES - 1), Later("still down", 0.0))
     async with sending(tmp_path, chat) as desk:
@@ -122,7 +122,7 @@ async def test_what_is_not_taken_for_days_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("LATE-09")
-async def test_what_is_refused_is_dead_and_seen_and_can_be_sent_after_all(tmp_path: Path) -> None:
+async def test_a_refused_message_is_dead_listed_and_can_be_resent(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", Never("the bot was blocked"))
     async with sending(tmp_path, chat) as desk:
@@ -140,7 +140,7 @@ async def test_what_is_refused_is_dead_and_seen_and_can_be_sent_after_all(tmp_pa
 
 
 @pytest.mark.promise("LATE-09")
-async def test_where_nobody_knows_a_second_copy_goes_out_marked_and_counted(tmp_path: Path) -> None:
+async def test_an_ambiguous_message_is_repeated_marked_and_counted(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", Doubtful("the connection broke"))
     async with sending(tmp_path, chat) as desk:
@@ -158,7 +158,7 @@ async def test_where_nobody_knows_a_second_copy_goes_out_marked_and_counted(tmp_
 
 
 @pytest.mark.promise("LATE-09")
-async def test_where_nobody_knows_a_message_is_held_if_that_is_configured(tmp_path: Path) -> None:
+async def test_an_ambiguous_message_is_held_if_that_is_configured(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", Doubtful("the connection broke"))
     async with sending(tmp_path, chat, on_ambiguous=OnAmbiguous.HOLD) as desk:
@@ -176,7 +176,7 @@ async def test_where_nobody_knows_a_message_is_held_if_that_is_configured(tmp_pa
         assert desk.outbox.counts().held == 0
 
 
-async def test_where_the_platform_drops_copies_it_is_sent_again_as_it_is(tmp_path: Path) -> None:
+async def test_with_idempotent_sends_a_message_is_repeated_unmarked(tmp_path: Path) -> None:
     chat = Chat(idempotent=True)
     chat.answer("a", Doubtful("the connection broke"))
     async with sending(tmp_path, chat, on_ambiguous=OnAmbiguous.HOLD) as desk:
@@ -209,7 +209,7 @@ async def test_an_outage_of_minutes_or_hours_leaves_an_answer_on_its_way(tmp_pat
 
 
 @pytest.mark.promise("CHAT-01")
-async def test_what_may_have_arrived_is_given_up_after_days_and_seen(tmp_path: Path) -> None:
+async def test_an_ambiguous_message_is_given_up_after_days_and_listed(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", *[Doubtful("502 Bad Gateway")] * LEAST_TRIES)
     async with sending(tmp_path, chat) as desk:
@@ -222,7 +222,7 @@ async def test_what_may_have_arrived_is_given_up_after_days_and_seen(tmp_path: P
         assert [one.now.id for one in await desk.outbox.listed()] == ["one"]
 
 
-async def test_what_the_platform_asks_for_each_time_is_obeyed_each_time(tmp_path: Path) -> None:
+async def test_each_wait_that_the_platform_asks_for_is_obeyed(tmp_path: Path) -> None:
     chat, times = Chat(), 12
     chat.answer("a", *[Later("slow down", 1.0)] * times)
     async with sending(tmp_path, chat) as desk:
@@ -345,7 +345,7 @@ async def test_after_a_crash_a_message_is_held_if_that_is_configured_and_needed(
 
 
 @pytest.mark.promise("LATE-09")
-async def test_what_was_queued_and_not_begun_before_a_crash_is_sent_once(tmp_path: Path) -> None:
+async def test_a_message_queued_before_a_crash_is_sent_once(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, start=False) as desk:
         await desk.say("b", message(chat, "b", "zero"))
@@ -357,7 +357,7 @@ async def test_what_was_queued_and_not_begun_before_a_crash_is_sent_once(tmp_pat
         assert not any(m.repeated for m in chat.sent)
 
 
-async def test_what_is_worth_nothing_later_is_given_up_at_the_start(tmp_path: Path) -> None:
+async def test_an_old_perishable_message_is_given_up_at_the_start(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", anyio.Event())
     chat.answer("b", Doubtful("?"))
@@ -453,7 +453,7 @@ async def test_without_its_channel_a_message_is_held_and_says_so(tmp_path: Path)
         assert [m.repeated for m in chat.sent] == [False]
 
 
-async def test_what_was_in_doubt_or_due_later_is_held_when_its_channel_is_gone(
+async def test_ambiguous_and_deferred_messages_are_held_without_their_channel(
     tmp_path: Path,
 ) -> None:
     chat = Chat()
@@ -498,7 +498,7 @@ async def test_an_edit_of_what_was_not_sent_is_given_up(tmp_path: Path) -> None:
         assert [one.now.id for one in await desk.outbox.listed()] == ["one"]
 
 
-async def test_where_nothing_can_be_changed_an_edit_is_a_message_of_its_own(tmp_path: Path) -> None:
+async def test_without_edits_a_change_is_a_message_of_its_own(tmp_path: Path) -> None:
     chat = Chat(edits=False)
     async with sending(tmp_path, chat) as desk:
         await desk.say("a", message(chat, "a", "one"), message(chat, "a", "two", edits="one"))
@@ -564,7 +564,9 @@ async def test_buttons_stand_beside_each_other_where_there_is_room(
         '"$proto"://evil.example',
     ],
 )
-async def test_what_somebody_is_to_judge_names_its_own_hosts(tmp_path: Path, command: str) -> None:
+async def test_a_request_for_approval_counts_its_own_hosts_as_named(
+    tmp_path: Path, command: str
+) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
         judged, plain = (
@@ -583,7 +585,7 @@ async def test_what_somebody_is_to_judge_names_its_own_hosts(tmp_path: Path, com
         assert defang(disarmed.text, disarmed.named_hosts) != plain.text
 
 
-async def test_what_waits_can_be_dropped_and_lets_the_next_go(tmp_path: Path) -> None:
+async def test_a_waiting_message_can_be_dropped_and_the_next_is_sent(tmp_path: Path) -> None:
     chat = Chat()
     chat.answer("a", Later("down", 3600.0))
     async with sending(tmp_path, chat) as desk:
@@ -673,7 +675,7 @@ async def test_until_it_is_started_nothing_is_sent_and_orders_are_kept(tmp_path:
         assert chat.texts("a") == ["one"]
 
 
-async def test_what_is_queued_while_the_journal_is_read_keeps_its_place(tmp_path: Path) -> None:
+async def test_a_message_queued_during_the_start_keeps_its_place(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat, start=False) as desk:
         await desk.say("a", message(chat, "a", "one"))
@@ -750,7 +752,7 @@ HELD = Path(__file__).parents[3] / "tests" / "fixtures" / "held-0.1.0-schema-5" 
 
 
 @pytest.mark.promise("CHAT-01", "BACK-11")
-async def test_what_an_earlier_version_held_is_there_and_can_be_sent(tmp_path: Path) -> None:
+async def test_a_message_held_by_an_earlier_version_can_be_sent(tmp_path: Path) -> None:
     """A journal that 0.1.0 left behind, after eight failures of Telegram."""
     shutil.copy(HELD, tmp_path)
     telegram = Chat("telegram")

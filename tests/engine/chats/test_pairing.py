@@ -30,7 +30,7 @@ from holdfast.core.chat.delivery import OnAmbiguous
 from holdfast.core.inbox import Mode
 from holdfast.core.intents import DoorCapabilities, Principal
 from holdfast.core.types import OPERATOR, Owner
-from holdfast.engine.chats.inbound import Inbound
+from holdfast.engine.chats.inbound import STILL_VALID, Inbound
 from holdfast.engine.chats.pairing import Pairing
 from holdfast.engine.chats.places import Connected
 from holdfast.engine.messenger import Chatting, Messenger
@@ -176,7 +176,7 @@ async def test_a_code_that_waits_is_good_after_a_restart(tmp_path: Path) -> None
         assert WELCOME in await it.told(1)
 
 
-async def test_what_cannot_be_audited_does_not_count(it: Place) -> None:
+async def test_a_decision_that_cannot_be_audited_has_no_effect(it: Place) -> None:
     code = await it.code()
     it.audit_is_full = True
     with pytest.raises(JournalUnavailable):
@@ -202,7 +202,7 @@ async def test_every_decision_is_in_the_audit(it: Place) -> None:
     ]
 
 
-async def test_whoever_guesses_is_told_when_to_try_again(it: Place) -> None:
+async def test_too_many_wrong_codes_are_refused_with_the_time_to_try_again(it: Place) -> None:
     code = await it.code()
     for n in range(FAILURES):
         with pytest.raises(Refused) as caught:
@@ -253,7 +253,7 @@ async def test_an_offer_can_be_withdrawn(it: Place) -> None:
         await it.people.pair(ME, code, USER)
 
 
-async def test_where_pairing_is_off_nobody_is_shown_anything(tmp_path: Path) -> None:
+async def test_without_pairing_a_stranger_is_shown_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path, pairing=False) as it:
         await it.say("let me in")
         assert it.channel.sent == []
@@ -263,14 +263,12 @@ async def test_where_pairing_is_off_nobody_is_shown_anything(tmp_path: Path) -> 
 async def test_a_code_is_not_voided_by_the_next_words(it: Place) -> None:
     code = await it.code()
     await it.say("hello?")
-    assert [m.text for m in it.channel.sent[1:]] == [
-        "The code I have shown you is still good for 10 min."
-    ]
+    assert [m.text for m in it.channel.sent[1:]] == [STILL_VALID.format(10)]
     await it.say("hello??")
     assert len(it.channel.sent) == 2, "they were told a moment ago"
     it.clock.advance(CODE_S - WORTH_S)
     await it.say("hello???")
-    assert "still good for 1 min" in it.channel.sent[2].text
+    assert STILL_VALID.format(1) in it.channel.sent[2].text
     assert (await it.people.look_up(ME, code)).sender == EVE
     it.clock.advance(1)
     other = await it.code()
@@ -292,7 +290,7 @@ async def test_a_code_that_may_not_have_arrived_is_replaced(
     assert (await it.people.look_up(ME, await it.code())).sender == EVE
 
 
-async def test_a_code_of_which_nobody_knows_whether_it_was_shown_is_replaced(
+async def test_a_code_whose_delivery_is_doubtful_is_replaced(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as before:
@@ -302,12 +300,12 @@ async def test_a_code_of_which_nobody_knows_whether_it_was_shown_is_replaced(
         assert (await after.people.look_up(ME, await after.code())).sender == EVE
 
 
-async def test_in_a_group_nobody_is_shown_a_code(it: Place) -> None:
+async def test_no_code_is_shown_in_a_group(it: Place) -> None:
     await it.say("let me in", in_=ChatType.GROUP)
     assert it.channel.sent == []
 
 
-async def test_how_the_channels_are_doing_is_told(it: Place) -> None:
+async def test_the_state_of_the_channels_is_listed(it: Place) -> None:
     it.channel.trouble = "out of reach"
     assert await it.people.channels(ME) == [
         ChannelState(

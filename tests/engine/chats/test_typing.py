@@ -54,6 +54,13 @@ def progress(chat: Chat) -> DeliveryQueued:
     return message(chat, "a", f"pro_{RUN}")
 
 
+async def first_step(desk: Desk, chat: Chat) -> None:
+    """A run that works for the chat, whose first step is shown there."""
+    await begin(desk, chat, progress=True)
+    await desk.say("a", started(0, "one"), progress(chat))
+    await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
+
+
 def ended() -> list[Fact]:
     """The run stops: nothing of it is open any more."""
     settled = (
@@ -67,7 +74,7 @@ def ended() -> list[Fact]:
     ]
 
 
-async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) -> None:
+async def test_typing_is_shown_while_a_run_is_active(tmp_path: Path) -> None:
     chat = Chat(typing=True)
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat)
@@ -83,7 +90,7 @@ async def test_somebody_types_for_as_long_as_a_run_is_at_work(tmp_path: Path) ->
         assert chat.typed == [chat.address("a")] * 3
 
 
-async def test_nobody_types_while_a_run_waits(tmp_path: Path) -> None:
+async def test_no_typing_is_shown_while_a_run_waits(tmp_path: Path) -> None:
     chat = Chat(typing=True)
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat)
@@ -99,7 +106,7 @@ async def test_nobody_types_while_a_run_waits(tmp_path: Path) -> None:
         await chat.typed_times(2)
 
 
-async def test_where_nobody_can_be_seen_typing_nothing_is_tried(tmp_path: Path) -> None:
+async def test_typing_is_not_shown_if_the_platform_cannot(tmp_path: Path) -> None:
     chat = Chat(typing=False)
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat)
@@ -107,7 +114,7 @@ async def test_where_nobody_can_be_seen_typing_nothing_is_tried(tmp_path: Path) 
         assert chat.typed == []
 
 
-async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_path: Path) -> None:
+async def test_progress_is_shown_at_intervals_and_only_the_newest(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
         await begin(desk, chat, progress=True)
@@ -132,9 +139,7 @@ async def test_how_far_a_run_is_is_shown_now_and_then_and_only_the_newest(tmp_pa
 async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
-        await begin(desk, chat, progress=True)
-        await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
+        await first_step(desk, chat)
         chat.answer("a", Later("slow down", 100.0))
         desk.clock.advance(CHANGE_EVERY_S)
         await desk.say("a", started(1, "two"))
@@ -151,9 +156,7 @@ async def test_a_platform_that_wants_fewer_changes_gets_fewer(tmp_path: Path) ->
 async def test_a_call_that_shows_itself_is_no_step(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
-        await begin(desk, chat, progress=True)
-        await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
+        await first_step(desk, chat)
         desk.clock.advance(CHANGE_EVERY_S)
         asks = CallStarted(run_id=RUN, call_id=CALLS[1], tool="ask", preview="which?", quiet=True)
         await desk.say("a", asks)
@@ -180,9 +183,7 @@ async def test_without_progress_or_edits_nothing_is_shown(tmp_path: Path) -> Non
 async def test_the_last_word_comes_after_a_change_that_is_on_its_way(tmp_path: Path) -> None:
     chat, gate = Chat(), anyio.Event()
     async with sending(tmp_path, chat) as desk:
-        await begin(desk, chat, progress=True)
-        await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
+        await first_step(desk, chat)
         chat.answer("a", gate)
         desk.clock.advance(CHANGE_EVERY_S)
         await desk.say("a", started(1, "two"))
@@ -202,9 +203,7 @@ async def test_the_last_word_comes_after_a_change_that_is_on_its_way(tmp_path: P
 async def test_a_message_of_before_a_restart_is_changed_too(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
-        await begin(desk, chat, progress=True)
-        await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
+        await first_step(desk, chat)
     async with sending(tmp_path, chat) as desk:
         await desk.say("a", started(1, "two"))
         assert (await chat.came(2)).edit == "m1"
@@ -213,9 +212,7 @@ async def test_a_message_of_before_a_restart_is_changed_too(tmp_path: Path) -> N
 async def test_no_change_is_made_after_the_last_word_was_said(tmp_path: Path) -> None:
     chat = Chat()
     async with sending(tmp_path, chat) as desk:
-        await begin(desk, chat, progress=True)
-        await desk.say("a", started(0, "one"), progress(chat))
-        await desk.become(f"pro_{RUN}", DeliveryStatus.SENT)
+        await first_step(desk, chat)
     async with sending(tmp_path, chat) as desk:
         told = desk.pause()
         await desk.say("a", started(1, "two"))

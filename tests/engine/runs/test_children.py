@@ -362,22 +362,29 @@ def _end(child: RunId) -> tuple[Fact, ...]:
     return said, RunCompleted(run_id=child, output="a thought", usage=Usage())
 
 
-async def test_a_child_that_was_wanted_and_not_made_yet_is_made_at_the_next_start(
-    tmp_path: Path,
-) -> None:
+async def cut_before_the_child(place: Path, *more: Fact) -> RunId:
+    """A run that waits for a child which does not exist yet; the process has ended."""
     model = Told()
-    async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
+    async with serving(place, model, tools=delegate.TOOLS) as service:
         run_id = await submit(service, "go", SESSION)
         await model.asked(1)
     child, call_id = child_of(run_id), CallId("c1")
     await write(
-        tmp_path,
+        place,
         KEY,
         ModelAnswered(run_id=run_id, turn=1, text="", calls=(task("think"),)),
         CallStarted(run_id=run_id, call_id=call_id, tool="delegate_task"),
         ChildBegun(run_id=run_id, call_id=call_id, child=child, task="think"),
         CallParked(run_id=run_id, call_id=call_id, reason="waits", child=child),
+        *(msgspec.structs.replace(fact, run_id=run_id) for fact in more),
     )
+    return run_id
+
+
+async def test_a_child_that_was_wanted_and_not_made_yet_is_made_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    run_id = await cut_before_the_child(tmp_path)
     model = Told()
     async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
         asked = await model.asked(1)
@@ -495,25 +502,12 @@ async def test_who_follows_before_the_start_has_the_children_of_the_session_take
 
 
 async def test_a_child_of_a_run_that_was_stopped_is_not_made_any_more(tmp_path: Path) -> None:
-    model = Told()
-    async with serving(tmp_path, model, tools=delegate.TOOLS) as service:
-        run_id = await submit(service, "go", SESSION)
-        await model.asked(1)
-    child, call_id = child_of(run_id), CallId("c1")
-    await write(
-        tmp_path,
-        KEY,
-        ModelAnswered(run_id=run_id, turn=1, text="", calls=(task("think"),)),
-        CallStarted(run_id=run_id, call_id=call_id, tool="delegate_task"),
-        ChildBegun(run_id=run_id, call_id=call_id, child=child, task="think"),
-        CallParked(run_id=run_id, call_id=call_id, reason="waits", child=child),
-        StopAsked(run_id=run_id, reason="enough"),
-    )
+    run_id = await cut_before_the_child(tmp_path, StopAsked(run_id=RunId(""), reason="enough"))
     async with serving(tmp_path, Told(), tools=delegate.TOOLS) as service:
         assert (await finished(service, run_id)).status == "cancelled"
         await session_facts(service, (ChildEnded,), 1)
         with pytest.raises(Refused, match="no run"):
-            await service.run(ME, child)
+            await service.run(ME, child_of(run_id))
 
 
 @pytest.mark.promise("BACK-10")

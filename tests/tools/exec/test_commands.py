@@ -350,7 +350,7 @@ async def test_parts_of_an_output_add_up_to_the_clean_whole(tmp_path: Path) -> N
             assert "".join(parts) == Redactor([SECRET]).clean(text)
 
 
-async def test_where_output_was_dropped_no_half_secret_shows(tmp_path: Path) -> None:
+async def test_no_half_secret_shows_beside_dropped_output(tmp_path: Path) -> None:
     async with desk(tmp_path) as it:
         total = (shim.KEPT + 3 * shim.CHUNK) // len(SECRET) * len(SECRET)
         script = f"yes {SECRET} | tr -d '\\n' | head -c {total}"

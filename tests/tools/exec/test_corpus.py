@@ -31,7 +31,7 @@ from holdfast.core.approval.harmless import HARMLESS as RULES
 from holdfast.core.types import OPERATOR, SessionId, SessionKey
 from holdfast.tools.exec import plan
 from holdfast.tools.exec.shell import parse
-from holdfast.tools.sandbox.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
 from holdfast.tools.terminal import TerminalArguments
 from holdfast.tools.tool import Judge, ToolDenied
 from tests.tools.exec.test_commands import Desk, WallClock
@@ -183,7 +183,7 @@ async def test_a_bash_on_the_path_of_a_workspace_does_not_run_what_is_not_asked_
     folder = it.workspace / "bin"
     (folder / "bash").symlink_to(it.workspace / "x.sh")
     path = os.pathsep.join([str(folder), "/usr/bin", "/bin"])
-    profile = Profile(str(it.workspace))
+    profile = CommandProfile(str(it.workspace))
     literal = plan.make("echo x", str(it.workspace), profile, path, "", moved=False)
     assert literal.bash in ("/bin/bash", "/usr/bin/bash")
     script = plan.make("echo $x", str(it.workspace), profile, path, "", moved=False)

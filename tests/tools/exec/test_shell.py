@@ -202,7 +202,7 @@ def test_if_the_operator_trusts_the_sandbox_it_contains_hostile_commands(
 
 @pytest.mark.fault("F-35")
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_command_is_denied_where_nobody_can_answer(text: str) -> None:
+def test_a_hostile_command_is_denied_without_a_user_to_ask(text: str) -> None:
     ask = context(ApprovalMode.ASK, Level.L2, COMPLETIONS, ADMIN)
     assert isinstance(decide_execution(request(text), ask), Deny)
 
@@ -326,7 +326,7 @@ def literal(texts: Iterable[str]) -> Iterator[tuple[str, Parsed]]:
 
 
 @pytest.mark.fault("F-32")
-def test_what_is_read_as_literal_is_what_bash_does(tmp_path: Path) -> None:
+def test_literal_words_mean_the_same_in_bash(tmp_path: Path) -> None:
     told, empty = tmp_path / "told", tmp_path / "empty"
     empty.mkdir()
     read = list(literal(lines(SEED, STRINGS)))

@@ -521,11 +521,8 @@ async def test_a_killed_shim_is_noticed_and_its_command_ended(
     spawner: Spawner, tmp_path: Path
 ) -> None:
     nasty = Nasty(tmp_path, ())
-    with fifo(nasty.fifo) as ready:
-        process = await spawner.start("call", nasty.execution)
-        await heard(ready)
-        os.kill(parent(process.pid), signal.SIGKILL)
-        ended = await process.wait()
+    process = await signalled_shim(spawner, nasty, signal.SIGKILL)
+    ended = await process.wait()
     assert (ended.cause, ended.survivors) == (ExitCause.LOST, ())
     assert not nasty.alive
 
@@ -561,13 +558,19 @@ async def test_a_stopped_shim_does_not_keep_a_command_from_being_killed(
     spawner: Spawner, tmp_path: Path
 ) -> None:
     nasty = Nasty(tmp_path, ())
+    process = await signalled_shim(spawner, nasty, signal.SIGSTOP)
+    ended = await process.kill()
+    assert (ended.cause, ended.survivors) == (ExitCause.KILLED, ())
+    assert not nasty.alive
+
+
+async def signalled_shim(spawner: Spawner, nasty: Nasty, number: int) -> SpawnedProcess:
+    """Start the command, and send its shim a signal once it runs."""
     with fifo(nasty.fifo) as ready:
         process = await spawner.start("call", nasty.execution)
         await heard(ready)
-        os.kill(parent(process.pid), signal.SIGSTOP)
-        ended = await process.kill()
-    assert (ended.cause, ended.survivors) == (ExitCause.KILLED, ())
-    assert not nasty.alive
+    os.kill(parent(process.pid), number)
+    return process
 
 
 def parent(pid: int) -> int:
@@ -633,7 +636,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(spawner: Spawner) -> Non
     assert not carriers(token)
 
 
-async def test_what_a_finished_command_leaves_running_ends_with_it(
+async def test_processes_left_by_a_finished_command_are_killed(
     spawner: Spawner,
 ) -> None:
     token = secrets.token_hex(8)
@@ -665,7 +668,7 @@ async def test_a_command_lives_on_when_a_worker_thread_ends(
 
 
 @pytest.mark.fault("F-22")
-async def test_of_endless_output_the_beginning_and_end_are_kept_in_little_memory(
+async def test_endless_output_keeps_its_beginning_and_end_in_little_memory(
     spawner: Spawner, tmp_path: Path, record_property: Record
 ) -> None:
     before = resident_kb()

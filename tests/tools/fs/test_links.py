@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.approval.approval import Level
 from holdfast.errors import ToolFailed
-from holdfast.tools.sandbox.sandbox import Profile
+from holdfast.tools.sandbox.sandbox import CommandProfile
 from tests.bwrap import NOWHERE
 from tests.tools.sandbox.test_sandbox import SYSTEM, Place, no_bwrap  # noqa: F401 — a fixture
 
@@ -57,5 +57,5 @@ async def test_a_workspace_that_became_a_link_is_refused(place: Place) -> None:
     inner.mkdir()
     place.sh(f"rmdir inner && ln -s {place.two} inner")
     with pytest.raises(ToolFailed, match="is not the directory"):
-        place.sh("touch there", Profile(str(inner)))
+        place.sh("touch there", CommandProfile(str(inner)))
     assert not (place.two / "there").exists()

@@ -80,7 +80,7 @@ def test_the_same_content_at_another_time_is_no_change(root: Path) -> None:
     assert not holds((before,), (seen(root, contents=False),))
 
 
-def test_what_is_written_through_memory_is_noticed_by_content(root: Path) -> None:
+def test_a_write_through_a_memory_map_is_noticed_by_content(root: Path) -> None:
     with (root / "script").open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         memory[0:1] = b"e"
         before = seen(root)

@@ -331,7 +331,9 @@ def test_a_file_swapped_for_a_link_in_a_race_lets_no_write_out(
     assert tree(outside) == {"secret.txt": SECRET}
 
 
-def test_what_is_inside_is_read_however_it_is_named(gate: FileGate, workspace: Path) -> None:
+def test_a_file_inside_is_read_by_every_spelling_of_its_path(
+    gate: FileGate, workspace: Path
+) -> None:
     for path in ("inside.txt", "./inside.txt", "sub/../inside.txt", f"{workspace}//inside.txt"):
         assert read(gate, path) == b"inside"
     assert [entry.name for entry in gate.entries(str(workspace))[0]] == [
@@ -351,7 +353,7 @@ def test_the_default_works_wherever_we_are(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EPERM])
-def test_where_openat2_is_forbidden_the_walk_takes_over(workspace: Path, code: int) -> None:
+def test_without_openat2_the_walk_is_used(workspace: Path, code: int) -> None:
     script = FORBIDDEN.format(code=code, root=str(workspace))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (done.stdout, done.stderr) == (b"b'deep' refused\n", b"")

@@ -12,7 +12,7 @@ from holdfast.core.approval.approval import Level
 from holdfast.tools.sandbox import autorun, autorun_paths
 from holdfast.tools.sandbox.autorun import LeftByCommand
 from holdfast.tools.sandbox.autorun_paths import HELD
-from holdfast.tools.sandbox.sandbox import Confined, Profile
+from holdfast.tools.sandbox.sandbox import CommandProfile, Confined
 from tests.bwrap import NOWHERE
 from tests.tools.sandbox.test_sandbox import SYSTEM, Place, no_bwrap  # noqa: F401 — a fixture
 
@@ -55,7 +55,9 @@ def execute(confined: Confined) -> subprocess.CompletedProcess[str]:
 
 
 def confine(place: Place, script: str) -> Confined:
-    return place.sandbox.confine(Profile(str(place.one)), ("/bin/sh", "-c", script), str(place.one))
+    return place.sandbox.confine(
+        CommandProfile(str(place.one)), ("/bin/sh", "-c", script), str(place.one)
+    )
 
 
 def leave(place: Place, script: str) -> tuple[subprocess.CompletedProcess[str], LeftByCommand]:
@@ -128,7 +130,7 @@ def led_elsewhere(place: Place) -> list[str]:
 
 
 @pytest.mark.fault("F-44")
-async def test_what_autorun_files_lead_to_cannot_be_changed(wrapped: Place) -> None:
+async def test_targets_of_autorun_files_cannot_be_changed(wrapped: Place) -> None:
     found = led_elsewhere(wrapped)
     script = "; ".join(f"echo evil >> {name}" for name in (*found, "tools/hooks/new"))
     _, left = leave(wrapped, f"{script}; echo mine > scripts/mine")

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.approval.approval import Level
 from holdfast.tools.sandbox import bwrap
-from holdfast.tools.sandbox.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ class Machine:
 
     def program(self) -> Path:
         """What would confine a command now."""
-        profile = Profile(str(self.workspace))
+        profile = CommandProfile(str(self.workspace))
         confined = self.sandbox.confine(profile, ["true"], str(self.workspace))
         confined.close()
         return Path(confined.argv[0])

@@ -22,7 +22,7 @@ from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import Execution, Spawner
 from holdfast.tools.sandbox import container
 from holdfast.tools.sandbox.probe import Attempt
-from holdfast.tools.sandbox.sandbox import Confined, Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import CommandProfile, Confined, Sandbox
 from tests.tools.exec.test_spawn import fifo, gone, heard, keeper, tail
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ class Place:
         self.spawner = Spawner(self.home / "calls", os.getpid(), time.time)
 
     def confine(self, *argv: str) -> Confined:
-        return self.sandbox.confine(Profile(str(self.workspace)), argv, str(self.workspace))
+        return self.sandbox.confine(CommandProfile(str(self.workspace)), argv, str(self.workspace))
 
     def execution(self, *argv: str, pty: bool = False, fds: tuple[int, ...] = ()) -> Execution:
         it = self.confine(*argv)
@@ -310,7 +310,7 @@ async def test_a_container_blocks_every_attempt_and_has_no_network(place: Place)
     assert posture.open == ()
     assert "no network" in posture.note
     assert not place.sandbox.filters_hosts
-    profile = Profile(str(place.workspace), hosts=("example.org",))
+    profile = CommandProfile(str(place.workspace), hosts=("example.org",))
     with pytest.raises(ToolFailed, match="no network"):
         place.sandbox.confine(profile, ["true"], str(place.workspace))
 

@@ -10,7 +10,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from holdfast.errors import ToolFailed
 from holdfast.tools.sandbox import listener, proxy
-from holdfast.tools.sandbox.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
 from tests.bwrap import NOWHERE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
@@ -91,7 +91,7 @@ class Machine:
     async def run(self, script: str, *arguments: str, hosts: tuple[str, ...] = ()) -> str:
         """Run Python code inside, with these hosts granted, and return what it says."""
         argv = ["python3", "-I", "-c", script, *arguments]
-        profile = Profile(str(self.workspace), hosts=hosts)
+        profile = CommandProfile(str(self.workspace), hosts=hosts)
         async with self._serve(hosts) as door:
             confined = self.sandbox.confine(profile, argv, str(self.workspace), door=door)
             try:
@@ -243,7 +243,7 @@ async def test_without_a_proxy_there_is_no_network(machine: Machine, internet: I
     workspace = str(machine.workspace)
     url = f"http://127.0.0.1:{internet.port}/"
     confined = machine.sandbox.confine(
-        Profile(workspace), ["python3", "-I", "-c", FETCH, url], workspace
+        CommandProfile(workspace), ["python3", "-I", "-c", FETCH, url], workspace
     )
     done = await anyio.run_process(
         confined.argv, input=b"", env=confined.env, cwd=workspace, pass_fds=confined.pass_fds
@@ -285,7 +285,7 @@ async def test_a_sandbox_without_host_filter_grants_no_host(tmp_path: Path) -> N
     await sandbox.probe()
     assert not sandbox.filters_hosts
     with pytest.raises(ToolFailed, match="no network"):
-        sandbox.confine(Profile(str(tmp_path / "w"), hosts=("good.example",)), ["true"], "/")
+        sandbox.confine(CommandProfile(str(tmp_path / "w"), hosts=("good.example",)), ["true"], "/")
 
 
 @pytest.mark.parametrize(

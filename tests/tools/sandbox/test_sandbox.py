@@ -22,7 +22,7 @@ from holdfast.errors import ToolFailed
 from holdfast.tools.sandbox import bwrap, private, seccomp
 from holdfast.tools.sandbox.mounts import REACHES_SECRET, Access, grants, settle, system
 from holdfast.tools.sandbox.probe import Attempt
-from holdfast.tools.sandbox.sandbox import NOT_TESTED, Confined, Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import NOT_TESTED, CommandProfile, Confined, Sandbox
 from tests.bwrap import NOWHERE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
@@ -49,9 +49,11 @@ class Place:
             self.home, self.user, allow_none=False, exec_path=exec_path, site=site
         )
 
-    def run(self, *argv: str, profile: Profile | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, profile: CommandProfile | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run it in workspace one, as the probed rung has it."""
-        profile = profile or Profile(str(self.one))
+        profile = profile or CommandProfile(str(self.one))
         confined = self.sandbox.confine(profile, argv, profile.workspace)
         try:
             return subprocess.run(
@@ -69,7 +71,9 @@ class Place:
         finally:
             confined.close()
 
-    def sh(self, script: str, profile: Profile | None = None) -> subprocess.CompletedProcess[str]:
+    def sh(
+        self, script: str, profile: CommandProfile | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return self.run("/bin/sh", "-c", script, profile=profile)
 
     def python(self, script: str) -> subprocess.CompletedProcess[str]:
@@ -128,7 +132,7 @@ PROBE = """
 import ctypes, json, os, struct, sys
 import anyio
 from pathlib import Path
-from holdfast.tools.sandbox.sandbox import Profile, Sandbox
+from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
 
 root, filtered, allow_none = Path(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3] == "yes"
 if filtered:
@@ -144,7 +148,7 @@ async def main():
     posture = await sandbox.probe()
     workspace = root / "holdfast" / "workspaces" / "one"
     try:
-        confined = sandbox.confine(Profile(str(workspace)), ["sh", "-c", "echo hi > it"], str(workspace))
+        confined = sandbox.confine(CommandProfile(str(workspace)), ["sh", "-c", "echo hi > it"], str(workspace))
         await anyio.run_process(
             confined.argv, env=confined.env, cwd=confined.cwd, pass_fds=confined.pass_fds
         )
@@ -178,7 +182,7 @@ def probe(
     return Posture(Level(level), tuple(blocked), tuple(still), note), made
 
 
-async def test_where_user_namespaces_are_denied_landlock_is_left_and_commands_run(
+async def test_without_user_namespaces_commands_run_with_landlock(
     tmp_path: Path,
 ) -> None:
     no_namespaces = {name: seccomp.NAMESPACED[name] for name in ("clone", "clone3", "unshare")}
@@ -188,7 +192,7 @@ async def test_where_user_namespaces_are_denied_landlock_is_left_and_commands_ru
     assert made == "hi\n"
 
 
-async def test_where_nothing_works_commands_are_refused(tmp_path: Path) -> None:
+async def test_without_any_sandbox_commands_are_refused(tmp_path: Path) -> None:
     posture, made = probe(Place(tmp_path, []), "setarch", "i686")
     assert posture.level is Level.L0
     assert posture.note.startswith("UNSANDBOXED")
@@ -197,7 +201,7 @@ async def test_where_nothing_works_commands_are_refused(tmp_path: Path) -> None:
     assert made.startswith("ToolFailed: No command can run here")
 
 
-async def test_where_nothing_works_and_the_operator_allows_it_commands_run_unsandboxed(
+async def test_without_any_sandbox_commands_run_if_the_operator_allows_it(
     tmp_path: Path,
 ) -> None:
     posture, made = probe(Place(tmp_path, []), "setarch", "i686", allow_none="yes")
@@ -428,7 +432,7 @@ async def test_bubblewraps_children_die_with_it(tmp_path: Path) -> None:
     place = Place(tmp_path, SYSTEM)
     await place.sandbox.probe()
     confined = place.sandbox.confine(
-        Profile(str(place.one)),
+        CommandProfile(str(place.one)),
         ["/bin/sh", "-c", "trap '' TERM; setsid sh -c 'echo up; exec sleep 1000' & wait"],
         str(place.one),
     )
@@ -503,7 +507,7 @@ async def test_a_repositorys_settings_start_no_programs(place: Place) -> None:
 async def test_the_home_persists_and_belongs_to_one_workspace(place: Place) -> None:
     place.sh("mkdir -p ~/.cache && echo kept > ~/.cache/it")
     assert place.sh("cat ~/.cache/it").stdout == "kept\n"
-    two = Profile(str(place.two))
+    two = CommandProfile(str(place.two))
     assert place.sh("cat ~/.cache/it", two).returncode != 0
     home = place.sh("echo $HOME").stdout.strip()
     assert place.sh(f"cat {home}/.cache/it", two).returncode != 0
@@ -557,7 +561,10 @@ async def test_a_granted_directory_is_writable_too(place: Place) -> None:
     beside = place.user / "beside"
     beside.mkdir()
     assert place.sh(f"touch {beside}/no").returncode != 0
-    assert place.sh(f"touch {beside}/yes", Profile(str(place.one), (str(beside),))).returncode == 0
+    assert (
+        place.sh(f"touch {beside}/yes", CommandProfile(str(place.one), (str(beside),))).returncode
+        == 0
+    )
     assert os.listdir(beside) == ["yes"]
 
 
@@ -575,7 +582,7 @@ async def test_loopback_works_within_one_bubblewrapped_command(tmp_path: Path) -
 
 
 async def test_an_unsandboxed_profile_runs_as_it_is(place: Place) -> None:
-    profile = Profile(str(place.one), unsandboxed=True)
+    profile = CommandProfile(str(place.one), unsandboxed=True)
     assert place.run("cat", str(place.user / ".bashrc"), profile=profile).stdout == SECRET
 
 
@@ -589,20 +596,20 @@ async def test_a_workspace_that_would_reach_secrets_is_refused(place: Place, whe
     path = (place.home.parent / where).resolve()
     path.mkdir(exist_ok=True)
     with pytest.raises(ToolFailed, match=REACHES_SECRET):
-        place.sh("true", Profile(str(path)))
+        place.sh("true", CommandProfile(str(path)))
     with pytest.raises(ToolFailed, match=REACHES_SECRET):
-        place.sh("true", Profile(str(place.one), (str(path),)))
+        place.sh("true", CommandProfile(str(place.one), (str(path),)))
 
 
 async def test_a_granted_directory_that_became_a_link_is_refused(place: Place) -> None:
     (place.one / "granted").symlink_to("/etc")
     with pytest.raises(ToolFailed, match="not the directory"):
-        place.sh("true", Profile(str(place.one), (str(place.one / "granted"),)))
+        place.sh("true", CommandProfile(str(place.one), (str(place.one / "granted"),)))
 
 
 def test_a_profile_can_be_hashed_and_compared() -> None:
-    assert {Profile("/w", ("/a",)): 1}[Profile("/w", ("/a",))] == 1
-    assert Profile("/w") != Profile("/w", hosts=("example.org",))
+    assert {CommandProfile("/w", ("/a",)): 1}[CommandProfile("/w", ("/a",))] == 1
+    assert CommandProfile("/w") != CommandProfile("/w", hosts=("example.org",))
 
 
 # What is seen
@@ -778,12 +785,12 @@ async def test_a_link_at_a_folder_of_path_opens_nothing_that_is_hidden(
 
 
 async def test_our_own_code_is_read_only_where_a_clone_is_the_workspace(place: Place) -> None:
-    profile = Profile(str(ROOT))
+    profile = CommandProfile(str(ROOT))
     for path in ("holdfast/tools/exec/shim.py", "holdfast/__init__.py"):
         done = place.sh(f": >> {path}", profile)  # opened, and nothing written
         assert done.returncode != 0, path
     assert place.sh(": >> README.md", profile).returncode == 0
-    code = Profile(str(ROOT / "holdfast" / "tools"))
+    code = CommandProfile(str(ROOT / "holdfast" / "tools"))
     with pytest.raises(ToolFailed, match=REACHES_SECRET):
         place.sh("true", code)
 
