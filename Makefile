@@ -4,7 +4,7 @@
 .SILENT:
 .NOTPARALLEL:
 unexport PYTHONDONTWRITEBYTECODE # what pytest compiles is kept for the next worker and the next run
-.PHONY: help setup run test suite rest compiled check shape bench promises inventory diagrams lock clean
+.PHONY: help setup run test suite rest compiled check shape bench eval promises inventory diagrams lock clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -14,14 +14,15 @@ RESULTS := .build/promises.json
 PYTEST = $(PY) -m pytest -q -n $(WORKERS) --dist worksteal --promises-json=$(RESULTS) $(PYTEST_ARGS)
 WORKERS ?= 4
 PYTEST_ARGS ?=
+EVAL_ARGS ?=
 STRICT := $(if $(filter --package-skips%,$(PYTEST_ARGS)),,$(filter --strict-skips,$(PYTEST_ARGS)))
 
 help: ## this list
 	sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
-run: .venv/.run ## talk to the agent, with the model it finds; input from a pipe works too
+run: .venv/.run ## talk to the agent, with the model it finds (else it fetches a small one); takes a pipe too
 	$(PY) -m compileall -q holdfast >&2
-	exec $(BIN)/holdfast
+	HOLDFAST_PULL=$${HOLDFAST_PULL-1} exec $(BIN)/holdfast
 
 test: check rest ## run every check and test, then show which promises they prove
 
@@ -55,6 +56,9 @@ shape: setup ## files, lines and limits of the product; fails where a limit is p
 
 bench: setup ## measure, beside the same figures of a bare server
 	$(PY) -m bench
+
+eval: setup ## how well the configured model works: tasks with real tools; EVAL_ARGS="--model M --only TEXT"
+	$(PY) -m evals $(EVAL_ARGS)
 
 promises: setup ## promise → kept or owed → tests → passed, from the last `make test`
 	test -f $(RESULTS) || $(MAKE) test

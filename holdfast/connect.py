@@ -13,7 +13,7 @@ import msgspec
 from holdfast import plugins
 from holdfast.channels.channel import Channel, ChannelKind, Clock
 from holdfast.config import channels
-from holdfast.config.channels import Table
+from holdfast.config.channels import ChannelTable
 from holdfast.config.settings import Config
 from holdfast.core.address import Daily, Idle, Never, Reset
 from holdfast.core.chat.access import PlatformAccess
@@ -47,7 +47,7 @@ def found(config: Config) -> str:
 
 
 def _connected(
-    config: Config, table: Table, kind: ChannelKind, clock: Clock, utc_offset_s: float
+    config: Config, table: ChannelTable, kind: ChannelKind, clock: Clock, utc_offset_s: float
 ) -> Connected:
     said = table.common
     return Connected(
@@ -61,7 +61,7 @@ def _connected(
     )
 
 
-def _channel(config: Config, table: Table, kind: ChannelKind, clock: Clock) -> Channel:
+def _channel(config: Config, table: ChannelTable, kind: ChannelKind, clock: Clock) -> Channel:
     channels.check_own(config.file, table, kind.settings)
     try:
         settings = msgspec.convert(table.own, kind.settings)
@@ -70,7 +70,7 @@ def _channel(config: Config, table: Table, kind: ChannelKind, clock: Clock) -> C
     return kind.create(settings, partial(_secret, config, table, kind.secrets), clock)
 
 
-def _secret(config: Config, table: Table, asked: Iterable[str], name: str) -> str:
+def _secret(config: Config, table: ChannelTable, asked: Iterable[str], name: str) -> str:
     given = config.channels.secrets.get(name)
     if name not in asked or given is None or given.channel != table.name:
         raise Misconfigured(

@@ -9,7 +9,6 @@ from holdfast.app.doors import serve_operator
 from holdfast.app.ending import end_if_broken
 from holdfast.app.engine import engine
 from holdfast.app.principals import OPERATORS_DOOR
-from holdfast.app.resolve import resolve
 from holdfast.config.settings import Config
 from holdfast.core.life.lifecycle import Wanted
 from holdfast.core.run.run import CutCause
@@ -34,7 +33,6 @@ async def embedded(
     machine.harden()
     wanted = anyio.Event()
     try:
-        config = await resolve(config)
         async with (
             engine(config) as (service, journal),
             anyio.create_task_group() as watching,

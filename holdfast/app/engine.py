@@ -45,7 +45,7 @@ async def engine(
     """The engine over the home's journal, not started yet. Its tasks end with the block."""
     redactor = Redactor(known_secrets(config))
     observe.hide(redactor)
-    builder = ModelBuilder(config)
+    builder = await ModelBuilder.create(config)
     models = builder.build()
     async with AsyncExitStack() as closing:
         closing.push_async_callback(_within, CLOSE_S, builder.aclose)

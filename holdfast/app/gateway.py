@@ -5,13 +5,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 import anyio
-from msgspec.structs import replace
 
 from holdfast import __version__, plugins
 from holdfast.app.doors import serve_network, serve_operator
 from holdfast.app.ending import Ending, GatewayProcess, end_if_broken
 from holdfast.app.engine import CLOSE_S, engine
-from holdfast.app.resolve import resolve
 from holdfast.config.home import api_key
 from holdfast.config.process import take_supervision
 from holdfast.config.settings import Config
@@ -62,8 +60,7 @@ async def _serve(process: GatewayProcess) -> int:
 
 
 async def _serve_until(process: GatewayProcess, ending: Ending) -> int:
-    config = await resolve(process.config)
-    process = replace(process, config=config)
+    config = process.config
     channels = connect(config, SystemClock())
     commands = plugins.find_commands(config.plugins) if channels else {}  # only chats need them
     chatting = Chatting(channels, commands)
@@ -84,7 +81,7 @@ async def _serve_until(process: GatewayProcess, ending: Ending) -> int:
             await service.start()
             machine.tune_collector()
             if not ending.asked_by:
-                _say_ready(process, address)
+                _say_ready(process, address, service)
             watching.start_soon(service.booted)
             if process.watched.watchdog_s:
                 # The way through the writer's thread and back; there is nothing to prune.
@@ -122,10 +119,11 @@ def _succeed(config: Config) -> None:
     say(f"Restarting as pid {successor.pid}, in the background.")
 
 
-def _say_ready(process: GatewayProcess, address: str) -> None:
-    about = ", ".join(filter(None, (f"model {process.config.model}", found(process.config))))
+def _say_ready(process: GatewayProcess, address: str, service: Service) -> None:
+    health = service.health()
+    about = ", ".join(filter(None, (f"model {health.model}", found(process.config))))
     ready = f"Holdfast {__version__} ready on {address} ({about})"
-    say(f"Model {process.config.model}: {process.config.model_reason}.")
+    say(f"Model {health.model}: {health.model_reason}.")
     say(ready)
     process.notifier.tell("READY=1", status(ready))
 

@@ -6,13 +6,14 @@ is asked of its server then too, in the background, unless it is known.
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from importlib import import_module
 from typing import cast
 
 import anyio
 from msgspec.structs import replace
 
+from holdfast.app.resolve import resolve
 from holdfast.config import program
 from holdfast.config.models import ModelTable
 from holdfast.config.settings import Config
@@ -56,6 +57,11 @@ class ModelBuilder:
         self._to_list: list[str] = []  # names of tables
         self._wake: anyio.Event | None = None  # set when there is one to list
 
+    @classmethod
+    async def create(cls, config: Config) -> "ModelBuilder":
+        """Create a builder for the configured model, or for the one that is found."""
+        return cls(await resolve(config))
+
     def build(self) -> Models:
         """Build the configured models. Raises `Misconfigured` if one cannot be used."""
         config = self._config
@@ -72,7 +78,7 @@ class ModelBuilder:
         return Models(
             main,
             tuple(map(self.candidate, config.fallbacks)),
-            tuple(self.candidate(f"{table.name}/{table.model}") for table in others),
+            (*(self.candidate(f"{table.name}/{table.model}") for table in others), *self._pulled()),
             self.candidate(config.small_model) if config.small_model else None,
             config.model_reason,
             self.find,
@@ -124,6 +130,14 @@ class ModelBuilder:
         if provider not in self._own:
             self._own[provider] = _build_own(provider)
         return Candidate(name, self._own[provider], price=Price(free=True))
+
+    def _pulled(self) -> Iterator[Candidate]:
+        """Return the built-in model if it is here."""
+        if (self._config.home / "models").is_dir():
+            from holdfast.models.builtin.parts import ModelFolder  # noqa: PLC0415  start-up budget
+
+            if ModelFolder(self._config.home).is_complete:
+                yield self._builtin()
 
     def _builtin(self) -> Candidate:
         """Return the built-in model, with its own prompt and tools."""

@@ -11,6 +11,7 @@ from holdfast.cli import help
 _ABSENT = argparse.SUPPRESS  # a command's default must not override an option before it
 _TEXT = argparse.RawDescriptionHelpFormatter
 _LINES = "print one JSON object per line"
+_MODEL_NAME = "like openai/gpt-5-mini; a provider alone: its usual model; builtin"
 _ID = "id, unique prefix of the id, or title"
 
 
@@ -122,6 +123,7 @@ def _add_setup(commands: _Commands) -> None:
     _flag(setup, "--save-key", "also write the key to the file, readable only by you")
     ports = "ports to try on this machine, like 11434,1234"
     setup.add_argument("--ports", metavar="LIST", help=ports)
+    _add_models(commands)
     line = "check the configuration, and what to do next"
     doctor = commands.add("doctor", line, help.DOCTOR, "print JSON", handler="doctor.doctor")
     _flag(doctor, "--fix", "first repair what needs no decision")
@@ -132,6 +134,23 @@ def _add_setup(commands: _Commands) -> None:
     line = "print a completion script for your shell"
     completion = commands.add("completion", line, help.COMPLETION, handler="complete")
     completion.add_argument("shell", choices=["bash", "zsh", "fish"])
+
+
+def _add_models(commands: _Commands) -> None:
+    line = "list, choose, try and fetch models"
+    defaults = {"handler": "models.models", "what": "list", "which": ""}
+    inner = _Commands(commands.add("models", line, help.MODELS, "print JSON", **defaults))
+
+    def add(what: str, line: str, *, json: str = "", optional: bool = False) -> None:
+        one = inner.add(what, line, json=json, what=what)
+        nargs, default = ("?", "") if optional else (None, None)
+        one.add_argument("which", metavar="NAME", nargs=nargs, default=default, help=_MODEL_NAME)
+
+    add("list", "list the models that can be used (the default)", json="print JSON", optional=True)
+    add("use", "save a model in the settings")
+    add("test", "ask a model once, to see whether it answers", json="print JSON", optional=True)
+    add("pull", "fetch the built-in model")
+    add("remove", "remove the built-in model")
 
 
 def _add_sessions(commands: _Commands) -> None:

@@ -148,6 +148,23 @@ and says what to do next.
 exit codes: 0 saved, or nothing found; 2 several found and none chosen;
 4 the server refused: wrong key or model; 75 no server reachable; 130 Ctrl-C
 """
+MODELS = """List, choose, try and fetch models.
+
+  holdfast models                    list the models that can be used, and why one is in use
+  holdfast models list groq          list what that server has
+  holdfast models use groq/NAME      save it as the model; `use groq` takes its usual one
+  holdfast models test [NAME]        ask it once: how long it takes, or what is wrong
+  holdfast models pull builtin       fetch the small built-in model (1.1 GB, runs on this machine)
+  holdfast models remove builtin     remove it
+
+A model is NAME/model; NAME is a provider or a table [models.NAME] in config.toml. The first of these
+is used: --model, HOLDFAST_MODEL or `model` in config.toml; a table or a key in the environment; a
+server on this machine (Ollama, LM Studio, llama.cpp, vLLM); the built-in model; offline.
+The list shows what each reads at once, in tokens, and dollars for a million tokens read / written.
+
+exit codes: 0 done; 2 no such model or server; 4 the server refused; 75 no server reachable;
+78 the configuration is wrong
+"""
 COMPLETION = """Print a completion script for your shell.
 
   eval "$(holdfast completion bash)"                            in ~/.bashrc

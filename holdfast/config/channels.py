@@ -73,7 +73,7 @@ class Common(msgspec.Struct, frozen=True):
     progress: Flag = True
 
 
-class Table(Value):
+class ChannelTable(Value):
     """One channel that is set up."""
 
     name: str
@@ -98,13 +98,13 @@ class GivenSecret(Value):
 class Channels(Value):
     """All that is set up, and every secret that belongs to a channel, by its name."""
 
-    tables: Mapping[str, Table] = {}
+    tables: Mapping[str, ChannelTable] = {}
     secrets: Mapping[str, GivenSecret] = {}
 
 
 def read(path: Path, tables: object, environ: Mapping[str, str], *, plugins: bool) -> Channels:
     """What the file and the environment say of channels. `plugins` may bring more of them."""
-    found: dict[str, Table] = {}
+    found: dict[str, ChannelTable] = {}
     secrets: dict[str, GivenSecret] = {}
     for name, raw in _each(path, tables, plugins=plugins):
         names = [*OWN.get(name, [key for key in raw if _SECRET.fullmatch(key)])]
@@ -113,7 +113,7 @@ def read(path: Path, tables: object, environ: Mapping[str, str], *, plugins: boo
     for name, asked in OWN.items():
         secrets |= _secrets(path, name, asked, {}, environ)
         if name not in found and all(n in secrets for n in asked) and not _needed(name):
-            found[name] = Table(name, f"environment {asked[0]}", Common(), {}, frozenset())
+            found[name] = ChannelTable(name, f"environment {asked[0]}", Common(), {}, frozenset())
     return Channels(found, secrets)
 
 
@@ -165,12 +165,12 @@ def _secrets(
     return found
 
 
-def _table(path: Path, name: str, raw: Mapping[str, object]) -> Table:
+def _table(path: Path, name: str, raw: Mapping[str, object]) -> ChannelTable:
     own = {k: v for k, v in raw.items() if k not in _COMMON}
     said = {k: v for k, v in raw.items() if k in _COMMON}
     _check_users(path, name, said.get("users"))
     common = Common(**{k: convert(path, _place(name), _COMMON[k], v) for k, v in said.items()})
-    table = Table(name, str(path), common, own, frozenset(raw))
+    table = ChannelTable(name, str(path), common, own, frozenset(raw))
     if name in OWN:
         check_own(path, table, _settings(name))
     return table
@@ -205,7 +205,7 @@ def _needed(name: str) -> list[str]:
     return [field.name for field in fields(_settings(name)) if field.required]
 
 
-def check_own(path: Path, table: Table, shape: type[Any]) -> None:
+def check_own(path: Path, table: ChannelTable, shape: type[Any]) -> None:
     """Check the channel's own settings: `Misconfigured` names the key and what to write."""
     known = {field.encode_name: field for field in fields(shape)}
     for key, value in table.own.items():
@@ -219,7 +219,9 @@ def check_own(path: Path, table: Table, shape: type[Any]) -> None:
             )
 
 
-def _unknown_key(path: Path, table: Table, key: str, own: Mapping[str, FieldInfo]) -> Misconfigured:
+def _unknown_key(
+    path: Path, table: ChannelTable, key: str, own: Mapping[str, FieldInfo]
+) -> Misconfigured:
     secrets = OWN.get(table.name, ())
     known = [*_COMMON, *own, *secrets]
     wrong = f"{path}: unknown key {SECTION}.{table.name}.{key}"
@@ -244,6 +246,6 @@ def shown(channels: Channels) -> Iterator[tuple[str, object, str]]:
         yield f"{SECTION}.{given.channel}.{key}", given.secret, given.origin
 
 
-def _said(table: Table, key: str) -> bool:
+def _said(table: ChannelTable, key: str) -> bool:
     """A channel that was found is on because it was."""
     return key in table.written or (key == "enabled" and table.origin.startswith("environment "))

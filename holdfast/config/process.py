@@ -18,6 +18,7 @@ from holdfast.core.life.lifecycle import Supervisor
 _OTHER_VARIABLES = (
     "HOLDFAST_HOME",
     "HOLDFAST_DEBUG",
+    "HOLDFAST_PULL",
     *(name for names in OWN.values() for name in names),
 )
 _TEST_VARIABLES = ("HOLDFAST_TORTURE_", "HOLDFAST_FUZZ_", "HOLDFAST_RESTARTS")
@@ -129,6 +130,12 @@ def folds_again() -> bool:
 def debugging() -> bool:
     """Whether somebody wants to see our traces (HOLDFAST_DEBUG=1)."""
     return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
+
+
+def wants_pull() -> bool | None:
+    """Whether the built-in model is to be fetched if there is no other (HOLDFAST_PULL); None: ask."""
+    given = os.environ.get("HOLDFAST_PULL", "")
+    return given != "0" if given else None
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:

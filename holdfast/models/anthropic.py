@@ -4,8 +4,9 @@ The server streams `message_start` (with the usage of the input), then the block
 (`content_block_start`, `content_block_delta`, `content_block_stop`), `message_delta` (with the
 reason why it stopped and the usage of the output) and `message_stop`; `ping` at any time, and
 `error` instead of the rest. New events and blocks may appear and are to be ignored. Thoughts are
-signed, and must come back unchanged with the results of calls. `anthropic_request` encodes the
-requests.
+signed, and must come back unchanged with the results of calls. From version 5.1 on the server
+checks that nothing before them has changed, and is told to ignore them otherwise.
+`anthropic_request` encodes the requests.
 """
 
 from collections.abc import AsyncGenerator
@@ -16,7 +17,7 @@ import msgspec
 
 from holdfast.core.types import Usage
 from holdfast.errors import Overflow, Rejected
-from holdfast.models.anthropic_request import encode
+from holdfast.models.anthropic_request import encode, headers
 from holdfast.models.building import Building, GrowingCall
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.parsing import EventParser, Progress
@@ -106,7 +107,8 @@ class AnthropicModel:
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
-        outgoing = EncodedRequest(self._api / "messages", self._headers, encode(request))
+        given = self._headers | headers(request.model)
+        outgoing = EncodedRequest(self._api / "messages", given, encode(request))
         parser = EventParser(peer, AnthropicReader(peer))
         return self._transport.stream(request, outgoing, parser, peer)
 

@@ -7,22 +7,25 @@ prefixes to cache: the tools, the system prompt, and the last two turns of the u
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, Proposal, System, User
+from holdfast.core.types import CallId
 from holdfast.models.declare import Declared
 from holdfast.models.model import Request, ToolSpec
-from holdfast.models.replay import as_object, parts, wire_id
+from holdfast.models.replay import as_object, parts, wire_id, with_results
 
 _CACHED_TURNS = 2
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
 _ADAPTIVE = (4, 6)  # older models know only a budget of tokens: they are asked without thoughts
+_BINDING = (5, 1)  # thoughts are bound to all that was sent before them
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 # The longest answer by version, from it on; every model of that version accepts the number.
-_MAX_TOKENS = (((3, 7), 32_000), ((3, 5), 8_192), ((0, 0), 4_096))
+_MAX_TOKENS = (((4, 5), 64_000), ((3, 7), 32_000), ((3, 5), 8_192), ((0, 0), 4_096))
 _MAX_TOKENS_UNKNOWN = 8_192
 _BEGINNING = "(The conversation begins with your own message.)"
 
@@ -80,8 +83,18 @@ class _Tool(msgspec.Struct, frozen=True):
     cache_control: _Mark = msgspec.UNSET
 
 
+class _Binding(msgspec.Struct, frozen=True):
+    """What the server does with thoughts if something before them has changed, like a summary.
+
+    Without it, the server refuses the whole request.
+    """
+
+    prefix_mismatch_behavior: str = "drop_block"
+
+
 class _Thinking(msgspec.Struct, frozen=True, tag="adaptive", tag_field="type"):
     display: str = "summarized"
+    block_binding: _Binding | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -110,9 +123,21 @@ def encode(request: Request) -> bytes:
         _turns(request.messages),
         system=blocks or msgspec.UNSET,
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
-        thinking=_Thinking() if version and version >= _ADAPTIVE else msgspec.UNSET,
+        thinking=_thinking(version),
     )
     return _encode(body)
+
+
+def headers(model: str) -> dict[str, str]:
+    """Return the headers that a request to that model needs besides the usual ones."""
+    version = _version(model)
+    return {"anthropic-beta": _BINDING_BETA} if version and version >= _BINDING else {}
+
+
+def _thinking(version: tuple[int, int] | None) -> _Thinking | msgspec.UnsetType:
+    if version is None or version < _ADAPTIVE:
+        return msgspec.UNSET
+    return _Thinking(block_binding=_Binding() if version >= _BINDING else msgspec.UNSET)
 
 
 def _version(model: str) -> tuple[int, int] | None:
@@ -134,26 +159,35 @@ def _wire_tools(tools: Sequence[ToolSpec]) -> list[_Tool]:
 _tools = Declared(_wire_tools)
 
 
-def _turns(messages: Iterable[Message]) -> list[_User | _Assistant]:
+def _turns(messages: Sequence[Message]) -> list[_User | _Assistant]:
     turns: list[_User | _Assistant] = []
-    for message in messages:
+    taken: set[str] = set()  # ids of calls
+    for message, results in with_results(messages):
         match message:
-            case Assistant():
-                _add_said(turns, _said(message))
+            case Assistant(_, calls):
+                ids = [_new_id(call.call_id, taken) for call in calls]
+                _add_said(turns, _said(message, ids))
+                pairs = zip(ids, results, strict=True)
+                _add_given(turns, [_Result(i, r.text) for i, r in pairs if r is not None])
             case User(text, images):
                 _add_given(turns, [*_texts(text), *map(_image, images)])
-            case ToolResult(call_id, text):
-                _add_given(turns, [_Result(wire_id(call_id), text)])
             case System():
                 pass
     if not turns or isinstance(turns[0], _Assistant):
         turns.insert(0, _User([_Text(_BEGINNING)]))
     users = [turn for turn in turns if isinstance(turn, _User)]
-    for turn in users:
-        turn.content.sort(key=lambda block: not isinstance(block, _Result))
     for turn in users[-_CACHED_TURNS:]:
         turn.content[-1] = replace(turn.content[-1], cache_control=_Cache())
     return turns
+
+
+def _new_id(call_id: CallId, taken: set[str]) -> str:
+    """Return an id that the server accepts, and that no other call has."""
+    found = wire_id(call_id)
+    while found in taken:
+        found = wire_id(CallId(f"{found}#"))
+    taken.add(found)
+    return found
 
 
 def _add_given(turns: list[_User | _Assistant], blocks: list[_Given]) -> None:
@@ -176,14 +210,15 @@ def _add_said(turns: list[_User | _Assistant], blocks: list[_Said]) -> None:
             pass
 
 
-def _said(message: Assistant) -> list[_Said]:
+def _said(message: Assistant, ids: Sequence[str]) -> list[_Said]:
     blocks: list[_Said] = []
+    new = iter(ids)
     for part in parts(message):
         match part:
             case str():
                 blocks += _texts(part)
-            case Proposal(call_id, tool, arguments):
-                blocks.append(_ToolUse(wire_id(call_id), tool, as_object(arguments)))
+            case Proposal(_, tool, arguments):
+                blocks.append(_ToolUse(next(new), tool, as_object(arguments)))
             case _:
                 blocks.append(part)
     return blocks

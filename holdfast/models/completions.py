@@ -13,6 +13,7 @@ import msgspec
 from holdfast.core.types import Usage
 from holdfast.errors import Transient
 from holdfast.models.building import HELD_LIMIT, Building, GrowingCall, Lines
+from holdfast.models.completions_thoughts import Thoughts, demands_thoughts
 from holdfast.models.model import Answer, Reasoning, Request, Text
 from holdfast.models.peer import Peer, ServerError
 
@@ -33,6 +34,7 @@ class _Delta(msgspec.Struct, gc=False):
     reasoning_content: Any = None  # of these three, any value that is not a string is ignored
     reasoning: Any = None
     thinking: Any = None
+    reasoning_details: Any = None
     tool_calls: list[_CallDelta] | None = None
 
 
@@ -75,6 +77,7 @@ class AnswerParser:
         self._streamed: bool | None = None  # unknown until the first byte that is not blank
         self._building = Building(peer)
         self._at: dict[int, GrowingCall] = {}  # by the server's index
+        self._thoughts = Thoughts()
 
     def feed(self, data: bytes) -> list[Text | Reasoning]:
         """Add `data`, and return the new pieces."""
@@ -104,6 +107,8 @@ class AnswerParser:
 
     def answer(self, request: Request) -> Answer:
         """Return the complete answer, with call ids that are new in this conversation."""
+        if self._building.calls or demands_thoughts(self._peer.host):
+            self._building.opaque = self._thoughts.encode()
         return self._building.answer(request)
 
     def _hold(self, data: bytes) -> None:
@@ -135,6 +140,8 @@ class AnswerParser:
                 self._take(delta)
 
     def _take(self, delta: _Delta) -> None:
+        if delta.reasoning_content or delta.reasoning_details:
+            self._thoughts.add(delta.reasoning_content, delta.reasoning_details)
         for thought in (delta.reasoning_content, delta.reasoning, delta.thinking):
             if thought and isinstance(thought, str):
                 self._building.add_reasoning(thought)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.images import to_url
 from holdfast.core.messages import Assistant, Message, System, ToolResult, User
+from holdfast.models.completions_thoughts import KeptThoughts, kept
 from holdfast.models.declare import Declared
 from holdfast.models.model import Request, ToolSpec
 
@@ -48,6 +49,8 @@ class _User(msgspec.Struct, frozen=True, tag="user", tag_field="role"):
 class _Assistant(msgspec.Struct, frozen=True, tag="assistant", tag_field="role"):
     content: str | None
     tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_details: tuple[dict[str, Any], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _ToolResult(msgspec.Struct, frozen=True, tag="tool", tag_field="role"):
@@ -82,14 +85,17 @@ class _Body(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(request: Request, *, strict: bool = False) -> bytes:
-    """Encode the body of a request for a streamed answer. `strict`: for OpenAI itself."""
+def encode(request: Request, *, strict: bool = False, thoughts: bool = False) -> bytes:
+    """Encode the body of a request for a streamed answer.
+
+    `strict`: for OpenAI itself. `thoughts`: for a server that demands reasoning with every call.
+    """
     head: list[_System | _User | _Assistant | _ToolResult] = []
     if request.system:
         head.append(_System(request.system))
     body = _Body(
         request.model,
-        head + [_wire(message) for message in request.messages],
+        head + [_wire(message, thoughts=thoughts) for message in request.messages],
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
         max_tokens=request.max_output if request.max_output and not strict else msgspec.UNSET,
         max_completion_tokens=(request.max_output or msgspec.UNSET) if strict else msgspec.UNSET,
@@ -104,15 +110,24 @@ def _wire_tools(tools: Sequence[ToolSpec]) -> list[_Tool]:
 _tools = Declared(_wire_tools)
 
 
-def _wire(message: Message) -> _System | _User | _Assistant | _ToolResult:
+def _wire_answer(message: Assistant, *, thoughts: bool) -> _Assistant:
+    found = kept(message) if message.opaque else KeptThoughts()
+    calls = [_Call(c.call_id, _Function(c.tool, c.arguments)) for c in message.calls]
+    content = found.reasoning_content if found.reasoning_content or (calls and thoughts) else None
+    return _Assistant(
+        (message.text or None) if calls else message.text,
+        calls or msgspec.UNSET,
+        msgspec.UNSET if content is None else content,
+        found.reasoning_details or msgspec.UNSET,
+    )
+
+
+def _wire(message: Message, *, thoughts: bool) -> _System | _User | _Assistant | _ToolResult:
     match message:
         case ToolResult(call_id, text):
             return _ToolResult(call_id, text)
-        case Assistant(text, calls) if calls:
-            wired = [_Call(c.call_id, _Function(c.tool, c.arguments)) for c in calls]
-            return _Assistant(text or None, wired)
-        case Assistant(text):
-            return _Assistant(text)
+        case Assistant():
+            return _wire_answer(message, thoughts=thoughts)
         case User(text, images) if images:
             parts: list[_Text | _Image] = [_Text(text)] if text else []
             return _User(parts + [_Image(_Url(to_url(image))) for image in images])

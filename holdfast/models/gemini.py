@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.types import Usage
 from holdfast.errors import Rejected
 from holdfast.models.building import Building, GrowingCall
-from holdfast.models.gemini_request import KeptPart, encode
+from holdfast.models.gemini_request import SignedPart, encode
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.parsing import EventParser, Progress
 from holdfast.models.peer import Peer, ServerError
@@ -35,6 +35,13 @@ _REFUSED = {  # the same question would be refused again
     "SPII",
     "IMAGE_SAFETY",
     "MISSING_THOUGHT_SIGNATURE",
+}
+_GAVE_UP = {  # another try may be better
+    "MALFORMED_FUNCTION_CALL",
+    "MALFORMED_RESPONSE",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "OTHER",
 }
 
 
@@ -58,7 +65,6 @@ class _Content(msgspec.Struct):
 class _Candidate(msgspec.Struct, rename="camel"):
     content: _Content | None = None
     finish_reason: str | None = None
-    finish_message: str | None = None
 
 
 class _Feedback(msgspec.Struct, rename="camel"):
@@ -172,10 +178,10 @@ class GeminiReader:
         size, call = len(part.text or ""), part.function_call
         if part.thought_signature or call is not None:
             self._end_plain()
-            kept = KeptPart(
+            kept = SignedPart(
                 part.thought_signature or "", (call.id if call is not None else "") or ""
             )
-            if kept != KeptPart():
+            if kept != SignedPart():
                 self._layout.own(kept)
         if call is not None:
             self._layout.call()
@@ -192,15 +198,12 @@ class GeminiReader:
             self._plain = 0
 
     def _finish(self, reason: str) -> None:
-        match reason:
-            case "STOP":
-                pass
-            case "MAX_TOKENS":
-                self.building.cut_short()
-            case _ if reason in _REFUSED:
-                raise self._refused(reason)
-            case _:  # like MALFORMED_FUNCTION_CALL: another try may be better
-                raise self._peer.cut(f"gave up in the middle of its answer ({reason})")
+        if reason in _REFUSED:
+            raise self._refused(reason)
+        if reason in _GAVE_UP:
+            raise self._peer.cut(f"gave up in the middle of its answer ({reason})")
+        if reason == "MAX_TOKENS":
+            self.building.cut_short()
         self._end_plain()
         self.building.opaque = self._layout.encode()
 

@@ -9,6 +9,7 @@ import aiohttp
 
 from holdfast.models.completions import AnswerParser
 from holdfast.models.completions_request import encode
+from holdfast.models.completions_thoughts import demands_thoughts
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.openai_list import read_models
 from holdfast.models.transport import EncodedRequest, Server, Transport
@@ -21,7 +22,9 @@ class OpenAIModel:
         self.name = server.provider
         self._transport = Transport(server, session)
         self._completions = self._transport.url / "chat" / "completions"
-        self._strict = self._transport.url.host == "api.openai.com"
+        host = self._transport.url.host or ""
+        self._strict = host == "api.openai.com"
+        self._thoughts = demands_thoughts(host)
         key = self._transport.key
         self._headers = {
             "Content-Type": "application/json",
@@ -33,7 +36,7 @@ class OpenAIModel:
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
-        body = encode(request, strict=self._strict)
+        body = encode(request, strict=self._strict, thoughts=self._thoughts)
         outgoing = EncodedRequest(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
 

@@ -64,7 +64,9 @@ def test_the_section_openai_is_a_table_of_models(home: Path) -> None:
         assert config.openai.base_url == config.models["openai"].base_url == "http://h/v1"
         assert config.openai.stall_s == config.models["openai"].written.stall_s == 5.0
     both = '[openai]\nstall_s = 5\n[models.openai]\nstall_s = 5.0\napi_keys = ["a", "b"]\n'
-    assert keys(load_file(home, both), "openai") == ["a", "b"]
+    config = load_file(home, both, {"OPENAI_API_KEY": "c"})
+    assert keys(config, "openai") == ["c", "a", "b"]
+    assert config.origins["models.openai.api_keys.2"] == str(home / "config.toml")
 
 
 def test_two_values_for_the_same_setting_are_refused(home: Path) -> None:
@@ -198,6 +200,12 @@ def test_every_vendors_key_leaves_the_environment_and_comes_back_for_a_successor
 def test_a_key_that_cannot_be_one_is_named(home: Path) -> None:
     with pytest.raises(Misconfigured, match="GROQ_API_KEY is not usable as a key"):
         load({"HOLDFAST_HOME": str(home), "GROQ_API_KEY": "a b"}, {})
+
+
+def test_the_documents_name_every_vendor_with_its_key_and_default_model() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    named = [(v.name, *v.variables, *([v.model] if v.model else [])) for v in VENDORS]
+    assert [word for row in named for word in row if f"`{word}`" not in text] == []
 
 
 def test_the_probe_can_be_turned_off(home: Path) -> None:

@@ -1,16 +1,13 @@
 """kill -9 in the middle of a model's stream, and between two attempts, with every provider."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
 from tests.crash.evidence import endings
-from tests.fakes.gateway import GatewayProcess, gateway
-from tests.fakes.model_server import Ask, Reply, Wait, serve, stream
-from tests.models.wires import REMOTES, Remote
+from tests.fakes.model_server import Ask, Reply, Wait, stream
+from tests.models.wires import REMOTES, Remote, remote_gateway
 
 pytestmark = [
     pytest.mark.anyio,
@@ -21,25 +18,12 @@ pytestmark = [
 ANSWER = "the whole answer"
 
 
-@asynccontextmanager
-async def _gateway(
-    directory: Path, remote: Remote, play: Callable[[Ask], Reply], more: str = ""
-) -> AsyncIterator[GatewayProcess]:
-    async with serve(play, wire=remote.wire) as server:
-        table = (
-            f'[models.{remote.name}]\nbase_url = "{server.base_url}"\napi_key = "key-of-a-test"\n'
-        )
-        model = f'model = "{remote.name}/fake"\n'
-        async with gateway(directory, config=f"{model}{more}{table}") as it:
-            yield it
-
-
 async def test_a_run_whose_stream_is_cut_by_a_kill_answers_once(
     tmp_path: Path, remote: Remote
 ) -> None:
     answer = remote.wire.say(ANSWER, 4)
     replies = iter([stream(*answer.steps[: len(answer.steps) // 2], Wait()), answer])
-    async with _gateway(tmp_path, remote, lambda ask: next(replies)) as it:
+    async with remote_gateway(tmp_path, remote, lambda ask: next(replies)) as it:
         run_id = await it.run("go")
         with anyio.fail_after(20):
             await it.events(run_id, until="message.delta")
@@ -69,7 +53,7 @@ async def test_a_run_that_is_killed_between_two_attempts_goes_on_with_the_next(
         return remote.wire.say(ANSWER, 4)
 
     fallback = f'fallbacks = ["{remote.name}/spare"]\n'
-    async with _gateway(tmp_path, remote, play, fallback) as it:
+    async with remote_gateway(tmp_path, remote, play, fallback) as it:
         run_id = await it.run("go")
         with anyio.fail_after(20):
             await second.wait()

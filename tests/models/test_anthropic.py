@@ -92,7 +92,7 @@ async def test_a_conversation_reaches_the_server_in_its_own_form(
     assert seen.headers["anthropic-version"] == "2023-06-01"
     assert seen.body == {
         "model": "claude-sonnet-4-5",
-        "max_tokens": 32_000,
+        "max_tokens": 64_000,
         "stream": True,
         "system": [
             {"type": "text", "text": "you are"},
@@ -134,27 +134,37 @@ async def test_the_base_url_may_end_with_the_version(server: ModelServer, suffix
         assert (await answer(model)).text == "done"
 
 
+THINKS = {"type": "adaptive", "display": "summarized"}
+BOUND = {**THINKS, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+
+
 @pytest.mark.parametrize(
-    ("name", "max_tokens", "thinks"),
+    ("name", "max_tokens", "thinking"),
     [
-        ("claude-3-haiku-20240307", 4_096, False),
-        ("claude-3-5-sonnet-latest", 8_192, False),
-        ("claude-3-7-sonnet-20250219", 32_000, False),
-        ("claude-sonnet-4-20250514", 32_000, False),
-        ("claude-haiku-4-5-20251001", 32_000, False),
-        ("claude-opus-4-6", 32_000, True),
-        ("claude-sonnet-5", 32_000, True),
-        ("glm-4.6", 8_192, False),
+        ("claude-3-haiku-20240307", 4_096, None),
+        ("claude-3-5-sonnet-latest", 8_192, None),
+        ("claude-3-7-sonnet-20250219", 32_000, None),
+        ("claude-sonnet-4-20250514", 32_000, None),
+        ("claude-haiku-4-5-20251001", 64_000, None),
+        ("claude-opus-4-6", 64_000, THINKS),
+        ("claude-sonnet-5", 64_000, THINKS),
+        ("claude-fable-5-1", 64_000, BOUND),
+        ("anthropic/claude-opus-5-5", 64_000, BOUND),
+        ("glm-4.6", 8_192, None),
     ],
 )
 async def test_the_version_decides_how_long_an_answer_is_and_if_it_thinks(
-    server: ModelServer, model: AnthropicModel, name: str, max_tokens: int, thinks: bool
+    server: ModelServer,
+    model: AnthropicModel,
+    name: str,
+    max_tokens: int,
+    thinking: dict[str, Any] | None,
 ) -> None:
     await answer(model, Request(name, "", [User("hi")], []))
-    body = server.requests[0].body
-    assert body["max_tokens"] == max_tokens
-    thinking = {"type": "adaptive", "display": "summarized"} if thinks else None
-    assert body.get("thinking") == thinking
+    (seen,) = server.requests
+    assert seen.body["max_tokens"] == max_tokens
+    assert seen.body.get("thinking") == thinking
+    assert ("anthropic-beta" in seen.headers) == (thinking is BOUND)
 
 
 async def test_signed_thoughts_go_back_in_their_place(
@@ -262,6 +272,31 @@ async def test_results_come_first_in_their_turn(server: ModelServer, model: Anth
         server, model, User("a"), Assistant("", (call,)), User("b"), ToolResult(CallId("c1"), "")
     )
     assert [block["type"] for block in turns[2]["content"]] == ["tool_result", "text"]
+
+
+async def test_results_follow_their_calls_wherever_they_were_and_ids_are_unique(
+    server: ModelServer, model: AnthropicModel
+) -> None:
+    call = Proposal(CallId("c1"), "ls", "{}")
+    first, second = ToolResult(CallId("c1"), "first"), ToolResult(CallId("c1"), "second")
+    turns = await sent(
+        server,
+        model,
+        User("a"),
+        Assistant("", (call,)),
+        Assistant("", (call,)),
+        first,
+        User("b"),
+        second,
+        ToolResult(CallId("gone"), "alone"),
+    )
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user", "assistant", "user"]
+    uses = [block for turn in turns[1::2] for block in turn["content"]]
+    results = [turn["content"][0] for turn in turns[2::2]]
+    assert len({use["id"] for use in uses}) == 2
+    assert [use["id"] for use in uses] == [result["tool_use_id"] for result in results]
+    assert [result["content"] for result in results] == ["first", "second"]
+    assert turns[4]["content"][1]["text"] == "b"
 
 
 async def test_ids_and_arguments_of_other_models_are_made_acceptable(

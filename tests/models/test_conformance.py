@@ -15,7 +15,18 @@ from holdfast.errors import Overflow, Rejected, Transient
 from holdfast.models.model import Answer, Model, Piece, Reasoning, Request, Text, ToolSpec
 from holdfast.models.offline import Offline
 from holdfast.models.scripted import Scripted
-from tests.fakes.model_server import Ask, Reply, Wait, serve, server_at, stream
+from tests.fakes.model_server import (
+    Ask,
+    Reply,
+    Wait,
+    refuse,
+    say,
+    serve,
+    server_at,
+    stream,
+    token,
+)
+from tests.models.builtin.test_builtin import model_of
 from tests.models.wires import REMOTES, Remote
 
 pytestmark = pytest.mark.anyio
@@ -105,6 +116,32 @@ async def offline(tmp_path: Path) -> AsyncIterator[Case]:
         yield Case(model, "", "tell me a story", "list the files here", "", {}, settled)
 
 
+@asynccontextmanager
+async def builtin(tmp_path: Path) -> AsyncIterator[Case]:
+    def turn(ask: Ask) -> Reply:
+        match ask.messages[-1].text:
+            case "think":
+                return say(json.dumps({"answer": "a longer answer"}), 5)
+            case "call":
+                return say(json.dumps({"tool": "list_files", "args": {"path": "."}}))
+            case "hang":
+                return stream(token('{"answer": "one'), Wait())
+            case "busy":
+                return refuse(503, "busy")
+            case "long":
+                return refuse(400, "the input exceeds the context window")
+            case "never":
+                return refuse(400, "never")
+            case _:
+                return say(json.dumps({"answer": "done"}))
+
+    fail: dict[type[Exception], str] = {Transient: "busy", Overflow: "long", Rejected: "never"}
+    async with serve(turn) as server:
+        address = server.base_url.removesuffix("/v1")
+        async with model_of(tmp_path, "--relay", address) as (model, _):
+            yield Case(model, "fake", "think", "call", "hang", fail, server.idle)
+
+
 Opener = Callable[[Path], AbstractAsyncContextManager[Case]]
 
 
@@ -114,6 +151,7 @@ def opener(provider: Remote) -> Opener:
 
 OPENERS: dict[str, Opener] = {
     **{provider.name: opener(provider) for provider in REMOTES},
+    "builtin": builtin,
     "scripted": scripted,
     "offline": offline,
 }

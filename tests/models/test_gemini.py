@@ -230,6 +230,17 @@ async def test_calls_of_another_model_get_the_signature_that_is_accepted_for_the
     assert first["functionCall"]["args"] == {"arguments": "not JSON"}
 
 
+async def test_an_id_that_is_used_again_gets_its_own_result(
+    server: ModelServer, model: GeminiModel
+) -> None:
+    call = Proposal(CallId("c1"), "ls", "{}")
+    first: list[Message] = [Assistant("", (call,)), ToolResult(CallId("c1"), "first")]
+    second: list[Message] = [Assistant("", (call,)), ToolResult(CallId("c1"), "second")]
+    turns = await sent(server, model, User("a"), *first, *second, User("b"))
+    results = [turns[at]["parts"][0]["functionResponse"]["response"] for at in (2, 4)]
+    assert results == [{"result": "first"}, {"result": "second"}]
+
+
 async def test_turns_alternate_begin_with_the_user_and_have_no_blank_text(
     server: ModelServer, model: GeminiModel
 ) -> None:
@@ -317,8 +328,9 @@ async def test_a_bad_key_is_named_though_the_status_is_another(
     assert SETTINGS.key in str(found)
 
 
+@pytest.mark.parametrize("reason", ["STOP", "MAX_TOKENS", "FUNCTION_CALL", "SOMETHING_NEW"])
 async def test_an_answer_that_reached_its_limit_is_kept(
-    server: ModelServer, model: GeminiModel
+    server: ModelServer, model: GeminiModel, reason: str
 ) -> None:
-    server.then(stream(token("half of"), finish(reason="MAX_TOKENS")))
+    server.then(stream(token("half of"), finish(reason=reason)))
     assert (await answer(model)).text == "half of"

@@ -1,5 +1,6 @@
 """The `openai` provider against a real server on loopback, faults included."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+from typing_extensions import override
 
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
@@ -185,6 +188,80 @@ async def test_reasoning_is_read_under_each_of_its_names(
 ) -> None:
     server.then(stream(delta(**{name: "hm"}), token("yes"), finish(), DONE))
     assert await answer(model) == Answer("yes", "hm")
+
+
+class Loopback(AbstractResolver):
+    """Finds every host on this machine."""
+
+    @override
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host="127.0.0.1",
+                port=port,
+                family=socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+        ]
+
+    @override
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def replayed(server: ModelServer, model: OpenAIModel, found: Answer) -> dict[str, Any]:
+    """The message that reaches the server when that answer goes back to it."""
+    results = [ToolResult(proposal.call_id, "a") for proposal in found.calls]
+    answered = Assistant(found.text, found.calls, found.opaque)
+    server.then(say("done"))
+    await answer(model, Request("fake", "", [User("hi"), answered, *results], []))
+    message: dict[str, Any] = server.requests[-1].body["messages"][1]
+    return message
+
+
+async def test_reasoning_content_goes_back_with_the_calls_that_it_led_to(
+    server: ModelServer, model: OpenAIModel
+) -> None:
+    thoughts = [delta(reasoning_content="h"), delta(reasoning_content="m")]
+    server.then(calls(thoughts, call("ls", "{}")))
+    first = await replayed(server, model, await answer(model))
+    assert first["reasoning_content"] == "hm"
+    server.then(say("yes", reasoning="hm"))
+    last = await answer(model)
+    assert (last.reasoning, last.opaque) == ("hm", "")
+
+
+async def test_reasoning_details_go_back_joined(server: ModelServer, model: OpenAIModel) -> None:
+    text = {"type": "reasoning.text", "index": 0, "format": "x"}
+    sealed = {"type": "reasoning.encrypted", "index": 1, "data": "c2VhbGVk", "id": None}
+    pieces = [
+        delta(reasoning="h", reasoning_details=[{**text, "text": "h", "signature": None}]),
+        delta(reasoning="m", reasoning_details=[{**text, "text": "m"}]),
+        delta(reasoning_details=[{**text, "signature": "signed"}, sealed]),
+    ]
+    server.then(calls(pieces, call("ls", "{}")))
+    found = await answer(model)
+    assert found.reasoning == "hm"
+    assert (await replayed(server, model, found))["reasoning_details"] == [
+        {**text, "text": "hm", "signature": "signed"},
+        sealed,
+    ]
+
+
+async def test_deepseek_gets_reasoning_with_every_call(server: ModelServer) -> None:
+    url = server.base_url.replace("127.0.0.1", "api.deepseek.com")
+    connector = aiohttp.TCPConnector(resolver=Loopback())
+    async with aiohttp.ClientSession(connector=connector) as session:
+        model = OpenAIModel(server_at(url, KEY), session)
+        foreign = Answer("", calls=(Proposal(CallId("c1"), "ls", "{}"),))
+        assert (await replayed(server, model, foreign))["reasoning_content"] == ""
+        server.then(say("yes", reasoning="hm"))
+        last = await replayed(server, model, await answer(model))
+        assert last == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
 
 
 async def test_reasoning_that_is_no_string_is_passed_over(

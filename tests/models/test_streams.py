@@ -1,6 +1,7 @@
 """Streams of every provider: however the bytes are cut, and wherever the stream breaks off."""
 
 import itertools
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -12,6 +13,7 @@ from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.errors import HoldfastError, Misconfigured, Overflow, Rejected, Transient
 from holdfast.models.model import Answer, ListedModel, Piece, RemoteModel, Request, Text, ToolSpec
 from holdfast.models.peer import Peer
+from tests.fakes.gateway import ROOT
 from tests.fakes.model_server import (
     SETTINGS,
     Abort,
@@ -125,6 +127,15 @@ async def test_a_malformed_chunk_is_transient(
         server.then(stream(first, junk, *rest))
         assert isinstance(await failure(model), Transient)
     assert (await answer(model)).text == "hello"
+
+
+@pytest.mark.parametrize(
+    "remote", [r for r in REMOTES if r.name != "openai"], indirect=True, ids=lambda r: str(r.name)
+)
+async def test_an_empty_body_is_no_answer(remote: Remote, server: ModelServer) -> None:
+    server.then(Reply((), length=0))
+    async with aclosing(remote.create(server_at(server.base_url))) as model:
+        assert isinstance(await failure(model), Transient)
 
 
 @pytest.mark.fault("F-15")
@@ -280,6 +291,15 @@ async def test_a_list_fails_as_asking_would(
 def test_a_base_url_that_cannot_work_is_refused_at_once(remote: Remote, url: str) -> None:
     with pytest.raises(Misconfigured, match=SETTINGS.url):
         remote.create(server_at(url, KEY))
+
+
+async def test_a_provider_imports_no_other(remote: Remote) -> None:
+    code = f"import holdfast.models.{remote.name}, sys; print(*sys.modules)"
+    done = await anyio.run_process([sys.executable, "-c", code], cwd=ROOT)
+    loaded = set(done.stdout.decode().split())
+    others = {f"holdfast.models.{other.name}" for other in REMOTES if other is not remote}
+    assert f"holdfast.models.{remote.name}" in loaded
+    assert not others & loaded
 
 
 def test_no_two_providers_have_the_same_name() -> None:

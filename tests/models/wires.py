@@ -1,7 +1,9 @@
 """Every provider with a server, and the fake that speaks its wire format."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.models.anthropic import AnthropicModel, AnthropicReader
 from holdfast.models.completions import AnswerParser
@@ -14,7 +16,8 @@ from holdfast.models.peer import Peer
 from holdfast.models.responses import ResponsesModel, ResponsesReader
 from holdfast.models.transport import Parser, Server
 from tests.fakes import anthropic, gemini, ollama, responses
-from tests.fakes.model_server import OPENAI, Wire
+from tests.fakes.gateway import GatewayProcess, gateway
+from tests.fakes.model_server import OPENAI, Ask, Reply, Wire, serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,20 @@ class Remote:
     key_header: str = ""  # that has the key, and what stands before it
     key_prefix: str = ""
     limit: tuple[str, ...] = ("max_tokens",)  # where a request has the longest answer
+
+
+@asynccontextmanager
+async def remote_gateway(
+    directory: Path, remote: Remote, play: Callable[[Ask], Reply], more: str = ""
+) -> AsyncIterator[GatewayProcess]:
+    """A gateway whose model is `fake` at a server of that provider; `more`: settings."""
+    async with serve(play, wire=remote.wire) as server:
+        table = (
+            f'[models.{remote.name}]\nbase_url = "{server.base_url}"\napi_key = "key-of-a-test"\n'
+        )
+        model = f'model = "{remote.name}/fake"\n'
+        async with gateway(directory, config=f"{model}{more}{table}") as it:
+            yield it
 
 
 REMOTES = [

@@ -42,6 +42,7 @@ class Clone:
             "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
             "HOME": str(root),
             "HOLDFAST_HOME": str(self.home),
+            "HOLDFAST_PULL": "0",
         }
 
     def make(self, *targets: str) -> subprocess.CompletedProcess[str]:

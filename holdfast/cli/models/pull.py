@@ -3,7 +3,6 @@
 On a terminal: a bar, the rate and the time left, on one line. Elsewhere: a line every few seconds.
 """
 
-import sys
 import time
 from pathlib import Path
 
@@ -108,12 +107,3 @@ def _gb(size: int) -> str:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def main() -> int:  # pragma: no cover  replaced by `holdfast models`
-    fetch(settings.process_home())
-    return Code.OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,6 +11,7 @@ PROCESSES_END = "● These background processes end now; detached ones continue:
 WEAK_SANDBOX = "the sandbox for commands is weak here"
 DENIED_HERE = "… Approvals are denied here because stdin is not a terminal."
 COMPACTED = "… The conversation became long: the model now reads notes in place of {} messages."
+SMALL_MODEL = "small built-in model: it makes mistakes, so check what it says it did"
 NOT_ANSWERED = "… No answer in time; it was not run."
 
 

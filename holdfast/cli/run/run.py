@@ -151,6 +151,8 @@ async def tell_model(client: Client, run_id: str, options: RunOptions, screen: S
         screen.note(notes.other_model(expected, used))
     elif used.partition("/")[0] == "offline":
         screen.note(notes.no_model())
+    elif used.partition("/")[0] == "builtin":
+        screen.note(f"{used}, a {notes.SMALL_MODEL}")
     elif options.finds_model and (why := await _why(client, used)):
         screen.note(f"model {used}: {why}")
 

@@ -28,6 +28,7 @@ from holdfast.core.text.escape import reveal
 from holdfast.core.types import Value
 from holdfast.host import local_models
 
+KEPT = "nothing was saved"
 SHOWN = 20  # of a server's models; the others can be named
 _NEXT = ("{it}            a conversation, here", "{it} doctor     whether all is well")
 _OFFLINE = """\
@@ -118,11 +119,27 @@ def _set_up(wish: SetupOptions, config: Config, found: Sequence[FoundServer]) ->
     table = _table(chosen)
     if wish.save_key and not table.keys:
         variable = table.vendor.variable if table.vendor.variables else OPENAI.variable
-        raise Exit(Code.USAGE, f"there is no key to save: set {variable}; {try_model.KEPT}")
+        raise Exit(Code.USAGE, f"there is no key to save: set {variable}; {KEPT}")
     _changed(wish, chosen)  # what cannot be saved need not be tried
     using = f", with the key from {table.key_origin}" if table.keys else ""
     _say(f"Trying {chosen.model} at {table.base_url}{using} …")
-    return _save(wish, chosen, server, try_model.call(chosen, _say))
+    try:
+        tried = try_model.call(chosen, _say)
+    except Exit as refused:
+        raise Exit(refused.code, f"{_in_our_words(table, str(refused))}; {KEPT}") from None
+    return _save(wish, chosen, server, tried.seconds)
+
+
+def _in_our_words(table: ModelTable, said: str) -> str:
+    """Return a refusal that names the flags of this command."""
+    text, mark, hint = said.rpartition("; ")
+    for theirs, ours in (
+        (table.key_setting, "the key in " + table.key_setting),
+        ("HOLDFAST_MODEL", "--model"),
+        (table.url_setting, "--base-url"),
+    ):
+        hint = hint.replace(theirs, ours)
+    return text + mark + hint
 
 
 def _settings(server: FoundServer, config: Config) -> dict[str, str]:
@@ -155,9 +172,7 @@ def _choose(wish: SetupOptions, found: Sequence[FoundServer]) -> FoundServer:
             _confirm()
         return found[0]
     if wish.unasked:
-        raise Exit(
-            Code.USAGE, f"several were found: say which with --base-url URL; {try_model.KEPT}"
-        )
+        raise Exit(Code.USAGE, f"several were found: say which with --base-url URL; {KEPT}")
     return found[_number("Which one?", len(found), "--base-url URL") - 1]
 
 
@@ -168,7 +183,7 @@ def _somebody() -> bool:
 def _confirm() -> None:
     answer = _ask("Try it, and use it from now on? [Y/n] ", "--yes")
     if answer.lower() not in ("", "y", "yes"):
-        raise Exit(Code.FAILED, try_model.KEPT)
+        raise Exit(Code.FAILED, KEPT)
 
 
 def _model(wish: SetupOptions, server: FoundServer, at: Mapping[str, str]) -> str:
@@ -191,9 +206,9 @@ def _model(wish: SetupOptions, server: FoundServer, at: Mapping[str, str]) -> st
         return models[0]
     if wish.unasked:
         has = f"it has {', '.join(models[:SHOWN])}" if models else "it does not say which it has"
-        raise Exit(Code.USAGE, f"say which model with --model NAME: {has}; {try_model.KEPT}")
+        raise Exit(Code.USAGE, f"say which model with --model NAME: {has}; {KEPT}")
     if server.provider == OLLAMA.name and not models:
-        raise Exit(Code.FAILED, f"it has no model yet: ollama pull NAME; {try_model.KEPT}")
+        raise Exit(Code.FAILED, f"it has no model yet: ollama pull NAME; {KEPT}")
     return _name_one(models, server.provider)
 
 
@@ -229,7 +244,7 @@ def _ask(prompt: str, flag: str) -> str:
     line = sys.stdin.readline() if sys.stdin is not None else ""
     if not line:
         _say("")
-        raise Exit(Code.USAGE, f"nobody has answered; say it with {flag}; {try_model.KEPT}")
+        raise Exit(Code.USAGE, f"nobody has answered; say it with {flag}; {KEPT}")
     return line.strip()
 
 
@@ -253,7 +268,7 @@ def _save(wish: SetupOptions, chosen: Config, server: FoundServer | None, took_s
         config_file.write(chosen.file, text, 0o600 if wish.save_key else None)
     except OSError as error:
         why = f"cannot write {chosen.file}: {error.strerror}"
-        raise Exit(Code.OUTPUT, f"{why}; {try_model.KEPT}") from None
+        raise Exit(Code.OUTPUT, f"{why}; {KEPT}") from None
     return Saved(
         model=chosen.model,
         base_url=_table(chosen).base_url if server is not None else "",

@@ -16,8 +16,9 @@ from holdfast.cli.exits import Code, Exit
 from holdfast.cli.output import ERASE, is_clever
 from holdfast.config.settings import Config
 from holdfast.core.messages import User
+from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Misconfigured, Transient
-from holdfast.models.model import Request, ToolSpec
+from holdfast.models.model import Answer, Request, ToolSpec
 
 CALL_S = 120.0
 AFTER_S = 1.0  # it says that it still waits
@@ -28,74 +29,69 @@ _TOOL = ToolSpec(
     "Do nothing. There is no need to.",
     {"type": "object", "properties": {}},
 )
-KEPT = "nothing was saved"
 
 Say = Callable[[str], None]
 
 
-def call(config: Config, say: Say, within_s: float = CALL_S) -> float:
-    """Ask the configured model; how many seconds it took. Raises `Exit` with what to do."""
+class TriedModel(Value):
+    """What a call came to."""
+
+    seconds: float
+    input_tokens: int
+    output_tokens: int
+    text: str
+
+
+def call(config: Config, say: Say, within_s: float = CALL_S) -> TriedModel:
+    """Ask the configured model. Raises `Exit` with what to do."""
     return anyio.run(_call, config, say, within_s)
 
 
-async def _call(config: Config, say: Say, within_s: float) -> float:
+async def _call(config: Config, say: Say, within_s: float) -> TriedModel:
     begun = anyio.current_time()
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_tell_waiting, say)
-            refused = await _try(config, within_s)
+            answer = await _try(config, within_s)
             tasks.cancel_scope.cancel()
     finally:
         _wipe()
-    if refused is not None:
-        raise refused
-    return anyio.current_time() - begun
+    if isinstance(answer, Exit):
+        raise answer
+    spent, took_s = answer.usage, anyio.current_time() - begun
+    return TriedModel(round(took_s, 2), spent.input_tokens, spent.output_tokens, answer.text)
 
 
-async def _try(config: Config, within_s: float) -> Exit | None:
-    """Why it is not to be used, if it is not."""
+async def _try(config: Config, within_s: float) -> Answer | Exit:
+    """Return the answer, or why the model is not to be used."""
     try:
         with anyio.fail_after(within_s):
-            await _ask(config)
+            return await _ask(config)
     except TimeoutError:
         where = f" at {config.table.base_url}" if config.table is not None else ""
         said = f"{config.model}{where} has not answered within {within_s:g} s"
-        return Exit(Code.TRY_AGAIN, f"{said}; try another model; {KEPT}")
+        return Exit(Code.TRY_AGAIN, f"{said}; try another model")
     except Transient as error:
         said = f"{error}; see whether it runs, or try again later"
-        return Exit(Code.TRY_AGAIN, f"{said}; {KEPT}")
+        return Exit(Code.TRY_AGAIN, said)
     except Misconfigured as error:
-        return Exit(Code.CONFIG, f"{error}: {error.hint}; {KEPT}")
+        return Exit(Code.CONFIG, f"{error}: {error.hint}")
     except HoldfastError as error:
-        return Exit(Code.REJECTED, f"{_in_our_words(config, str(error))}; {KEPT}")
-    return None
+        return Exit(Code.REJECTED, str(error))
 
 
-async def _ask(config: Config) -> None:
+async def _ask(config: Config) -> Answer:
     model = build_model(config)
     request = Request(config.model_name, _SYSTEM, (User("Are you ready?"),), (_TOOL,))
     try:
         async with aclosing(model.stream(request)) as pieces:
-            async for _ in pieces:
-                pass  # it ends with an answer, or raises
+            async for piece in pieces:
+                if isinstance(piece, Answer):
+                    return piece
     finally:
         with anyio.CancelScope(shield=True):
             await model.aclose()
-
-
-def _in_our_words(config: Config, said: str) -> str:
-    """What a refusal says to check, by the names that it goes by here."""
-    text, mark, hint = said.rpartition("; ")
-    table = config.table
-    if table is None:
-        return said
-    for theirs, ours in (
-        (table.key_setting, "the key in " + table.key_setting),
-        ("HOLDFAST_MODEL", "--model"),
-        (table.url_setting, "--base-url"),
-    ):
-        hint = hint.replace(theirs, ours)
-    return text + mark + hint
+    raise Transient(f"{config.model} ended without an answer")
 
 
 async def _tell_waiting(say: Say) -> None:
@@ -103,7 +99,7 @@ async def _tell_waiting(say: Say) -> None:
     begun = anyio.current_time()
     await anyio.sleep(AFTER_S)
     if not is_clever():
-        say("… it takes its time; Ctrl-C leaves, and nothing is saved")
+        say("… it takes its time; Ctrl-C leaves")
         return
     while True:
         waited = anyio.current_time() - begun

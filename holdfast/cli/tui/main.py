@@ -17,6 +17,8 @@ from holdfast.host import observe
 
 def main(args: argparse.Namespace) -> int:
     """Start the conversation in the form that the terminal supports."""
+    if not args.model and (open_ := configuration.peek({})).is_open:
+        importlib.import_module("holdfast.cli.models.first").offer(open_)
     if sys.stdin is None or not sys.stdin.isatty():
         return _hand_on("holdfast.cli.run.run", args)
     if args.json or not configuration.can_draw() or not sys.stdout.isatty():

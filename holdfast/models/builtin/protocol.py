@@ -56,18 +56,20 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
     (
         "Which port is used?",
         (
+            ("read_file", {"path": "port.txt"}, "port.txt: no such file."),
             ("list_files", {"path": "."}, "web.ini (16 bytes)\nrun.py (80 bytes)"),
             ("read_file", {"path": "web.ini"}, "1\thost = x\n2\tport = 81"),
         ),
         "Port 81, set in web.ini.",
     ),
     (
-        "Write the first name in people.txt to first.txt",
+        "Read names.txt, write the first name to a.txt and the second to b.txt",
         (
-            ("read_file", {"path": "people.txt"}, "1\tBob\n2\tAmy"),
-            ("write_file", {"path": "first.txt", "content": "Bob\n"}, "Created first.txt."),
+            ("read_file", {"path": "names.txt"}, "1\tBob\n2\tAmy"),
+            ("write_file", {"path": "a.txt", "content": "Bob\n"}, "Created a.txt."),
+            ("write_file", {"path": "b.txt", "content": "Amy\n"}, "Created b.txt."),
         ),
-        "first.txt now contains Bob.",
+        "a.txt contains Bob and b.txt contains Amy.",
     ),
     (
         "Double the limit in run.py",
@@ -103,6 +105,7 @@ class _Ran(msgspec.Struct):
 def encode(request: Request) -> bytes:
     """Encode the body of a request for a streamed answer."""
     body: dict[str, Any] = {
+        "model": request.model,
         "messages": [*_system(request), *_conversation(request)],
         "stream": True,
         "stream_options": {"include_usage": True},

@@ -1,0 +1,1 @@
+"""`holdfast models`, through real processes."""
