@@ -468,7 +468,7 @@ def test_a_damaged_key_file_is_named_and_not_replaced(home: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_whoever_needs_the_key_at_the_same_time_gets_the_same_one(home: Path) -> None:
+async def test_concurrent_processes_get_the_same_key(home: Path) -> None:
     config = load({"HOLDFAST_HOME": str(home)}, {})
     keys: list[Secret] = []
 

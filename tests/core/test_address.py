@@ -102,7 +102,7 @@ def test_an_id_too_long_for_its_place_is_hashed_and_cannot_be_read_back() -> Non
         "agent:main:telegram:group:1~~2",
     ],
 )
-def test_what_is_no_key_names_no_address(text: str) -> None:
+def test_an_invalid_key_names_no_address(text: str) -> None:
     assert read(text) is None
 
 
@@ -201,7 +201,7 @@ def test_a_place_is_the_same_for_all_who_speak_there() -> None:
     ],
     ids=repr,
 )
-def test_what_was_written_down_is_what_is_read(fact: Event | Address) -> None:
+def test_addresses_survive_encoding(fact: Event | Address) -> None:
     wanted = Address if isinstance(fact, Address) else Event
     assert msgspec.json.decode(msgspec.json.encode(fact), type=wanted) == fact
 

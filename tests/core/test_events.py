@@ -212,11 +212,11 @@ def test_no_two_facts_go_by_the_same_name() -> None:
     ],
     ids=kind,
 )
-def test_what_was_written_down_is_what_is_read(fact: Fact) -> None:
+def test_facts_survive_encoding(fact: Fact) -> None:
     assert msgspec.json.decode(msgspec.json.encode(fact), type=Event) == fact
 
 
-def test_whatever_is_acted_upon_or_ends_a_run_is_a_fact_and_survives_a_power_cut() -> None:
+def test_facts_that_are_acted_upon_are_synced() -> None:
     assert set(KINDS) >= ACTED_UPON >= set(TERMINAL)
     assert {kind(t) for t in TERMINAL} == {"run.completed", "run.failed", "run.cancelled"}
 

@@ -24,9 +24,7 @@ def parts(whole: str) -> tuple[str, str, str]:
 
 @pytest.mark.promise("MAT-01")
 @given(st.text(), st.text())
-def test_whatever_it_holds_the_mark_stands_twice_and_the_text_is_whole(
-    source: str, text: str
-) -> None:
+def test_no_text_can_end_its_fence(source: str, text: str) -> None:
     whole = fenced(source, text)
     mark, label, inside = parts(whole)
     assert inside == text

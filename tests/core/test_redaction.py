@@ -82,7 +82,7 @@ def texts_in_pieces(draw: st.DrawFn) -> tuple[list[str], list[str]]:
 
 
 @given(texts_in_pieces())
-def test_however_a_text_is_cut_it_comes_out_as_the_whole_would(
+def test_a_text_in_pieces_is_redacted_as_the_whole(
     given: tuple[list[str], list[str]],
 ) -> None:
     secrets, pieces = given
@@ -236,7 +236,7 @@ def test_every_text_of_a_fact_is_cleaned_but_its_ids_and_places() -> None:
     assert (clean.text, clean.cwd, clean.kept) == (REDACTED, settled.cwd, settled.kept)
 
 
-def test_what_people_say_is_cleaned_with_its_history_and_metadata() -> None:
+def test_a_submission_is_redacted_with_its_history_and_metadata() -> None:
     admitted = InputAdmitted(
         input_id=InputId("in_1"),
         run_id=RunId("run_1"),
@@ -272,7 +272,7 @@ def test_a_piece_with_nothing_in_it_costs_hardly_anything() -> None:
     assert min(rounds) / 10_000 < 5e-6  # CPU time: 0.2 µs, and 1 µs where coverage is measured
 
 
-def test_what_is_no_text_stays_as_it_is_beside_one_that_is_cleaned() -> None:
+def test_values_that_are_not_text_are_unchanged() -> None:
     class Mixed(msgspec.Struct, frozen=True):
         parts: tuple[str | int, ...]
 

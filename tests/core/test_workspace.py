@@ -11,18 +11,18 @@ HOME = "/home/me/.holdfast"
 @pytest.mark.parametrize(
     "path", ["/srv/work", "/home/me/project", "/home/me/.holdfast2", "/home/me/.hold", "/home/you"]
 )
-def test_what_lies_apart_from_the_home_is_no_danger_to_it(path: str) -> None:
+def test_a_path_beside_the_home_is_allowed(path: str) -> None:
     assert not inside(path, HOME)
     assert not holds(path, HOME)
 
 
 @pytest.mark.parametrize("path", [HOME, f"{HOME}/blobs", f"{HOME}/workspaces/somebody"])
-def test_what_is_in_the_home_is_inside(path: str) -> None:
+def test_a_path_in_the_home_is_inside(path: str) -> None:
     assert inside(path, HOME)
 
 
 @pytest.mark.parametrize("path", [HOME, "/home/me", "/home", "/"])
-def test_what_the_home_lies_in_holds_it(path: str) -> None:
+def test_a_directory_above_the_home_contains_it(path: str) -> None:
     assert holds(path, HOME)
 
 

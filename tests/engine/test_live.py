@@ -198,7 +198,7 @@ LONG = "x" * TAIL
     ],
     ids=lambda fact: kind(fact),
 )
-async def test_whatever_is_long_in_a_record_counts(fact: Fact) -> None:
+async def test_every_long_field_of_a_record_counts(fact: Fact) -> None:
     live = Live()
     slow = live.join(RUN)
     live.publish(numbered(admitted()))
@@ -313,7 +313,7 @@ async def test_a_reader_comes_back_with_its_cursor_to_nothing_or_to_the_rest(
         assert await follow(again, run_id, seen.seq) == [r for r in whole if r.seq > seen.seq]
 
 
-async def test_nobody_reads_a_run_that_is_not_theirs(tmp_path: Path) -> None:
+async def test_no_caller_reads_a_run_of_another_owner(tmp_path: Path) -> None:
     model = Told()
     async with serving(tmp_path, model) as service:
         run_id = await submit(service, "mine")

@@ -543,7 +543,7 @@ async def test_work_is_held_and_asked_about_again_until_the_posture_is_known(
         assert [r.getMessage() for r in caplog.records].count("work is held") == 1
 
 
-async def test_what_is_not_known_cannot_be_accepted(tmp_path: Path) -> None:
+async def test_an_untested_sandbox_cannot_be_accepted(tmp_path: Path) -> None:
     hands, model = UnsureHands(), Told()
     async with serving(tmp_path, model, hands=hands) as service:
         with pytest.raises(Refused, match="no space") as refused:

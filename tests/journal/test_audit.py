@@ -77,7 +77,7 @@ def test_the_files_are_their_owners_alone(path: Path) -> None:
     assert {stat.S_IMODE(p.stat().st_mode) for p in path.parent.iterdir()} == {0o600}
 
 
-def test_where_nothing_was_recorded_nothing_is_wrong(path: Path) -> None:
+def test_an_empty_audit_is_complete(path: Path) -> None:
     assert verify(path).why == "" and not list(read(path))
     write(path, 0)
     assert verify(path).why == "" and not list(read(path))
@@ -90,7 +90,7 @@ def test_it_goes_on_where_the_last_process_ended(path: Path) -> None:
     assert [line.n for line in read(path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_concerns_one_run_can_be_read_by_itself(path: Path) -> None:
+def test_entries_of_one_run_can_be_read_alone(path: Path) -> None:
     write(path, 2, run_id="run_a")
     write(path, 1, run_id="run_b")
     assert [line.n for line in read(path, "run_a")] == [1, 2]
@@ -272,7 +272,7 @@ for n in range(100_000):
 """
 
 
-def test_whatever_was_acknowledged_before_a_kill_is_there(path: Path) -> None:
+def test_every_acknowledged_entry_survives_a_kill(path: Path) -> None:
     acknowledged = 0
     for life in range(4):
         with subprocess.Popen(

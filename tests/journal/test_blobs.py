@@ -10,7 +10,7 @@ from holdfast.journal.blobs import Blobs
 from holdfast.tools.tool import BlobStore
 
 
-def test_what_was_put_can_be_got_by_its_hash(tmp_path: Path) -> None:
+def test_a_blob_is_found_by_its_hash(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     store: BlobStore = blobs
     name = store.put(b"former\x00text")
@@ -37,7 +37,7 @@ def test_the_same_content_is_written_once_and_leaves_nothing_else(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["", "../config.toml", "0" * 63, "G" * 64, "0" * 64 + "\n", "/x"])
-def test_what_is_no_hash_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+def test_an_invalid_hash_never_becomes_a_path(tmp_path: Path, name: str) -> None:
     blobs = Blobs(tmp_path)
     with pytest.raises(KeyError):
         blobs.path(name)

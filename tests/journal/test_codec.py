@@ -150,16 +150,14 @@ def test_inside_a_field_only_what_is_damaged_drops_unless_it_cannot_be_without()
         (ASKED, "trees"),
     ],
 )
-def test_what_permits_something_and_for_whom_a_run_works_is_not_guessed(
-    fact: Fact, field: str
-) -> None:
+def test_damaged_permissions_and_owners_are_not_guessed(fact: Fact, field: str) -> None:
     damaged = _raw(fact) | {field: "?"}
     with pytest.raises(msgspec.ValidationError):
         codec.decode(msgspec.json.encode(damaged), codec.VERSION)
 
 
 @pytest.mark.parametrize("row", [b"[]", b"7", b'{"kind":"nothing"}', b'{"kind":[]}', b"{}", b"{"])
-def test_what_is_no_fact_is_an_error(row: bytes) -> None:
+def test_an_unknown_fact_is_an_error(row: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         codec.decode(row, codec.VERSION)
 

@@ -171,7 +171,7 @@ async def test_its_sessions_are_listed_as_if_they_had_always_been(frozen: Frozen
     assert previews["talk"] == "say:hello"
 
 
-async def test_what_waited_for_an_approval_is_listed_and_found_by_its_id(frozen: Frozen) -> None:
+async def test_a_pending_approval_is_listed_and_found_by_its_id(frozen: Frozen) -> None:
     async with resting(frozen) as (service, _):
         listed, more = await service.approvals(BY, 100, None)
         assert not more
@@ -188,7 +188,7 @@ async def test_a_request_that_was_accepted_then_is_known_now(frozen: Frozen) -> 
         assert found is not None and found.session_id == "keyed"
 
 
-async def test_what_was_unfinished_goes_on_and_what_was_finished_stays(frozen: Frozen) -> None:
+async def test_unfinished_runs_continue_and_finished_ones_stay(frozen: Frozen) -> None:
     assert len(frozen.unfinished) == 2
     model = Told()
     async with journaled(frozen.home, now=frozen.reading) as journal:

@@ -91,7 +91,7 @@ async def test_a_cut_leaves_what_was_written_and_nothing_else() -> None:
     assert heard == []
 
 
-async def test_a_cut_between_writing_and_telling_leaves_what_nobody_was_told() -> None:
+async def test_a_cut_after_the_write_leaves_facts_that_were_not_acknowledged() -> None:
     disk = Disk()
     journal = MemoryJournal(disk)
     heard: list[Record] = []

@@ -273,7 +273,7 @@ def test_a_snippet_is_one_line_of_bounded_length_with_the_hit_in_it(library: Lib
         assert len(hit.snippet) <= 302
 
 
-def test_what_is_in_is_not_taken_twice_and_what_is_new_is_added(library: Library) -> None:
+def test_an_indexed_message_is_not_added_twice(library: Library) -> None:
     library.put("s", asked("one"), answered("two"))
     everything = [asked("one"), answered("two"), asked("three")]
     place = row(ME, "s", 1.0, NOW + 99)

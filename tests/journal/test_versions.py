@@ -37,7 +37,7 @@ def test_a_version_goes_when_it_is_too_old_and_one_that_was_put_again_stays(
     assert usage(tmp_path) == VersionsUsage(1, 5)
 
 
-def test_what_the_journal_needs_is_not_touched(tmp_path: Path) -> None:
+def test_versions_that_the_journal_needs_are_kept(tmp_path: Path) -> None:
     now = 1_000.0
     name = Blobs(tmp_path).put(b"the same")
     kept = Versions(tmp_path, DAY_S, lambda: now)

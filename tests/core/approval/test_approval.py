@@ -230,7 +230,7 @@ def grant(permission: Permission, **other: object) -> Grant:
     return replace(given, **other)
 
 
-def test_what_no_rule_knows_is_asked_and_offers_exactly_itself() -> None:
+def test_an_unknown_command_is_asked_about_and_offers_exactly_itself() -> None:
     ask = asked(REQUEST_TO_BUILD, CONTEXT)
     assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
     assert ask.offers == (THIS_LINE,)
@@ -374,7 +374,7 @@ def test_a_script_that_hides_something_asks_in_any_sandbox() -> None:
     ],
 )
 @pytest.mark.parametrize("request_", [LISTING, REQUEST_TO_BUILD, SCRIPT])
-def test_what_reaches_beyond_the_sandbox_is_asked_every_time(
+def test_a_command_beyond_the_sandbox_is_asked_about_every_time(
     request_: ExecutionRequest, wants: Wants, told: str
 ) -> None:
     ask = asked(replace(request_, wants=wants), SANDBOXED)
@@ -438,7 +438,7 @@ def test_git_is_always_asked_about() -> None:
 
 
 @pytest.mark.parametrize("bash", ["", "bash", "/w/bin/bash", "/opt/bin/bash", "/usr/bin/zsh"])
-def test_what_the_systems_own_bash_does_not_run_is_asked_about(bash: str) -> None:
+def test_a_line_for_another_bash_is_asked_about(bash: str) -> None:
     assert decide_execution(LISTING, CONTEXT) == MayRun(Ground.HARMLESS)
     asked(replace(LISTING, bash=bash), CONTEXT)
 
@@ -569,7 +569,7 @@ def test_a_question_is_denied_if_no_user_can_answer_unless_it_was_granted(
     assert ask_for_host("packages.example", "pip install x", open_anyway) == MayRun(Ground.GRANTED)
 
 
-def test_what_holds_is_what_stands_and_what_was_granted_here_and_still_counts() -> None:
+def test_permissions_are_standing_rules_and_valid_grants_of_the_session() -> None:
     context = replace(
         CONTEXT,
         standing=(THIS_LINE,),
@@ -578,7 +578,7 @@ def test_what_holds_is_what_stands_and_what_was_granted_here_and_still_counts() 
     assert permissions(context) == (THIS_LINE, PACKAGES)
 
 
-def test_what_was_offered_and_granted_can_be_written_down_and_read_back() -> None:
+def test_offers_and_grants_survive_encoding() -> None:
     rule = Rule(exe="make", flags=frozenset({"-k"}), valued={"-j": WordKind.NUMBER})
     offered = replace(REQUESTED, offers=(THIS_LINE, HostRule(name="packages.example"), rule))
     encoded = msgspec.json.encode(offered)

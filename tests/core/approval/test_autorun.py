@@ -27,7 +27,7 @@ mise/main.py .config/x.toml nix/x.nix pom.xml bin/mise .rspec .hgignore .python-
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_what_runs_unasked_elsewhere_is_asked_about(path: str) -> None:
+def test_a_write_to_an_autorun_file_is_asked_about(path: str) -> None:
     assert autorun.why_asked(path)
 
 

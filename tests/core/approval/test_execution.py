@@ -66,13 +66,13 @@ def test_a_quoted_word_has_nothing_bare_that_a_shell_would_read(word: str) -> No
     [*"\x00\t\n\r\x1b\x7f\u0085\u00a0\u00ad\u034f\u115f\u200b\u202e\u2066\u2028\u2800"]
     + [*"\u3000\u3164\ufe0f\ufeff\ufff9\U000e0041\U000e0100\ud800\ue000"],
 )
-def test_what_cannot_be_seen_is_shown_by_its_number(character: str) -> None:
+def test_invisible_characters_are_shown_by_number(character: str) -> None:
     assert is_hidden(character)
     assert escape(f"a{character}b") == f"a\\u{{{ord(character):x}}}b"
 
 
 @pytest.mark.parametrize("text", ["plain text", "é ß 漢字 ✓", "a\\tb", "back\\slash"])
-def test_what_can_be_seen_is_left_alone(text: str) -> None:
+def test_visible_characters_are_unchanged(text: str) -> None:
     assert escape(text) == text
 
 
@@ -114,7 +114,7 @@ def test_a_script_is_shown_whole_with_a_bar_before_each_line() -> None:
         {"wants": Wants(detach=True)},
     ],
 )
-def test_whatever_changes_the_execution_changes_its_hash(changed: dict[str, object]) -> None:
+def test_every_change_of_the_execution_changes_its_hash(changed: dict[str, object]) -> None:
     assert execution_hash(replace(REQUEST, **changed)) != execution_hash(REQUEST)
 
 

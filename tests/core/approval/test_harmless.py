@@ -97,7 +97,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @given(st.sampled_from(HARMLESS), st.data())
-def test_what_a_rule_names_it_allows(rule: Rule, data: st.DataObject) -> None:
+def test_a_rule_allows_what_it_names(rule: Rule, data: st.DataObject) -> None:
     assert passes(rule, line(rule, *data.draw(allowed(rule))))
 
 

@@ -238,7 +238,7 @@ def test_a_path_that_was_not_followed_is_not_allowed() -> None:
 
 
 @pytest.mark.parametrize("text", ["diff a b", "cmp a b", "diff -u /w/a b"])
-def test_what_reads_a_whole_directory_through_its_links_takes_files_only(text: str) -> None:
+def test_a_command_that_follows_links_takes_files_only(text: str) -> None:
     assert allowed(text) and allowed(text, seen=Seen.MISSING)
     assert not allowed(text, seen=Seen.DIRECTORY)
 

@@ -59,7 +59,7 @@ def test_files_changed_since_the_last_look_are_named() -> None:
     assert for_journal(now)[0] == SMALL
 
 
-def test_what_changed_by_itself_is_left_out_from_then_on() -> None:
+def test_a_file_that_changes_by_itself_is_left_out_from_then_on() -> None:
     now = replace(SMALL, content="d", newest=((2 * SECOND, "log"),))
     learned = learn({"/h": ("a",)}, (SMALL, BIG, GAP), (now, BIG))
     assert learned == {"/h": ("a",), "/w": ("log",)}
@@ -69,7 +69,7 @@ def test_what_changed_by_itself_is_left_out_from_then_on() -> None:
     assert left_out((replace(SMALL, but=("log",)), BIG)) == {"/w": ("log",)}
 
 
-def test_where_much_changes_by_itself_nothing_is_checked() -> None:
+def test_a_tree_with_many_self_changing_files_is_not_checked() -> None:
     names = tuple(map(str, range(MOST_LEFT_OUT + 1)))
     assert drop_restless((replace(SMALL, but=names[1:]),))[0].gap == ""
     assert drop_restless((replace(SMALL, but=names), BIG)) == (Tree(path="/w", gap=RESTLESS), BIG)

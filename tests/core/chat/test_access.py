@@ -469,7 +469,7 @@ def test_every_status_meets_every_fact_as_stated(status: MemberStatus, fact: str
 
 
 @pytest.mark.parametrize("fact", [*FACTS.values(), PairingFailed(by=OPERATOR)], ids=repr)
-def test_what_was_written_down_is_what_is_read(fact: Event) -> None:
+def test_access_facts_survive_encoding(fact: Event) -> None:
     assert msgspec.json.decode(msgspec.json.encode(fact), type=Event) == fact
 
 

@@ -75,7 +75,7 @@ def test_an_update_that_was_taken_changes_nothing_more() -> None:
     assert evolve(before, TAKEN, 9.0) == before
 
 
-def test_what_cannot_be_is_refused_as_by_the_machines_themselves() -> None:
+def test_impossible_facts_are_refused() -> None:
     with pytest.raises(IllegalTransition):
         fold(CONFIRMED)
     with pytest.raises(IllegalTransition):

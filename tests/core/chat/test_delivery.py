@@ -86,7 +86,7 @@ def test_every_status_meets_every_fact_as_stated(status: DeliveryStatus, fact: s
 
 
 @pytest.mark.parametrize("status", DeliveryStatus)
-def test_whatever_is_not_over_can_be_given_up(status: DeliveryStatus) -> None:
+def test_every_unfinished_delivery_can_be_given_up(status: DeliveryStatus) -> None:
     assert ((status.value, "we give up") in ALLOWED) is not status.final
 
 
@@ -114,7 +114,7 @@ PLATFORMS = {
         ("dead", "resend", DeliveryRests()),
     ],
 )
-def test_what_may_have_arrived_is_marked_held_or_left_to_the_platform(
+def test_an_ambiguous_delivery_is_marked_held_or_left_to_the_platform(
     status: str, platform: str, step: Step
 ) -> None:
     delivery = Delivery(ID, status=DeliveryStatus(status), repeated=True, doubts=1)
@@ -146,7 +146,7 @@ TOLD = Delivery(ID, 100.0, DeliveryStatus.SENDING, 3, True, 1, 50.0, "41", "befo
         ("we give up", Delivery(ID, 100.0, DeliveryStatus.DEAD, 3, True, 1, 50.0, "41", "blocked")),
     ],
 )
-def test_what_the_platform_says_is_kept_and_nothing_else_changes(
+def test_an_answer_of_the_platform_changes_only_its_own_fields(
     fact: str, delivery: Delivery
 ) -> None:
     assert evolve(TOLD, FACTS[fact]) == delivery
@@ -162,7 +162,7 @@ def test_every_send_counts_and_the_reason_of_a_hold_is_kept() -> None:
 
 
 @pytest.mark.parametrize("status", [DeliveryStatus.HELD, DeliveryStatus.DEAD])
-def test_what_a_person_wants_sent_is_as_new_but_for_the_doubt(status: DeliveryStatus) -> None:
+def test_a_resent_delivery_is_new_except_that_it_may_have_arrived(status: DeliveryStatus) -> None:
     old = Delivery(ID, 100.0, status, 9, repeated=True, doubts=8, reason="blocked")
     assert evolve(old, FACTS["a person says send"]) == Delivery(
         ID, 500.0, DeliveryStatus.PENDING, 0, repeated=True, reason="blocked"
@@ -232,7 +232,7 @@ def test_it_never_comes_again_at_once(attempts: int, jitter: float) -> None:
 
 
 @given(attempts=st.integers(1, 10_000), after_s=st.floats(0.01, 10_000))
-def test_what_the_platform_asks_for_is_obeyed_as_it_is(attempts: int, after_s: float) -> None:
+def test_a_wait_that_the_platform_asks_for_is_obeyed(attempts: int, after_s: float) -> None:
     assert _wait(attempts, after_s) == pytest.approx(after_s)
 
 

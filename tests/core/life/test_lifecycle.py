@@ -130,7 +130,7 @@ def test_state_only_reports_and_a_boot_that_is_wanted_starts_whatever_it_says() 
 
 
 @pytest.mark.promise("STOP-11")
-def test_what_the_operator_has_stopped_stays_down_at_a_boot_and_is_wanted_when_started() -> None:
+def test_a_stopped_gateway_stays_stopped_at_a_boot_until_it_is_started() -> None:
     known = life(*ends(Reason.STOP))
     assert stays_down(StartedBy.BOOT, known) and not stays_down(StartedBy.ASKED, known)
     said = want_running(known, OPERATOR)

@@ -169,7 +169,7 @@ _LIFE = st.one_of(
 
 @settings(deadline=None)
 @given(life=st.lists(_LIFE, max_size=30), noticing=st.booleans())
-def test_whatever_happens_it_never_goes_back_and_is_exact_within_a_boot(
+def test_journal_time_never_goes_back_and_is_exact_within_a_boot(
     life: list[tuple[str, float]], noticing: bool
 ) -> None:
     machine = started()

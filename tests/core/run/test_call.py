@@ -71,7 +71,7 @@ def test_every_status_meets_every_fact_as_stated(status: CallStatus, fact: str) 
         assert call == Call(PROPOSAL, status)
 
 
-def test_what_a_parked_call_asks_is_known_until_it_is_answered() -> None:
+def test_the_question_of_a_parked_call_is_known_until_it_is_answered() -> None:
     asks = CallParked(run_id=RUN, call_id=CALL, reason="asks", question="Which?", options=("a",))
     call = Call(PROPOSAL, CallStatus.STARTED)
     assert call.question == ""

@@ -95,7 +95,7 @@ def test_one_that_was_cut_in_an_earlier_life_is_not_given_up_for_being_the_last_
     assert judge([cut("a", 3)], [], 0.0).verdicts == {RunId("a"): ISOLATE}
 
 
-def test_of_several_half_goes_on_first_those_that_most_crashes_cut() -> None:
+def test_half_of_the_suspects_continue_first_those_cut_by_most_crashes() -> None:
     four = [cut("a", 3, 1.0), cut("b", 5, 4.0), cut("c", 3, 2.0), cut("d", 4, 3.0)]
     assert judged(*four) == {"a": HOLD, "b": GO_ON, "c": HOLD, "d": GO_ON}
 

@@ -214,7 +214,7 @@ def test_a_stop_is_legal_whenever_there_is_something_to_stop() -> None:
     assert set(ALLOWED["it is cancelled"]) == set(ALLOWED["it fails"]) == unfinished
 
 
-def test_what_is_final_accepts_nothing() -> None:
+def test_a_final_status_accepts_no_fact() -> None:
     final = {s.value for s in RunPhase if s.final}
     assert final == {"completed", "failed", "cancelled"}
     assert not any(final & set(legal) for legal in ALLOWED.values())

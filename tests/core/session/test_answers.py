@@ -268,7 +268,7 @@ def test_a_grant_is_for_the_owner_and_a_standing_permission_names_who_gave_it() 
 
 
 @pytest.mark.promise("RUN-13")
-def test_what_stands_comes_from_the_requests_that_are_meant_and_no_others() -> None:
+def test_standing_rules_come_only_from_the_answered_requests() -> None:
     both = waiting(
         asked(C1, Q1, *EVERY_CHOICE, offers=(PACKAGES,)),
         asked(C2, Q2, *EVERY_CHOICE, offers=(HostRule(name="mirror.example"),)),
@@ -315,14 +315,14 @@ def test_a_working_call_goes_on_when_its_request_expires() -> None:
     assert fold(*facts, before=AT_WORK).runs[RUN] == AT_WORK.runs[RUN]
 
 
-def test_what_a_call_asked_while_it_worked_can_not_be_answered_after_its_end() -> None:
+def test_a_request_of_an_ended_call_cannot_be_answered() -> None:
     done = CallSettled(run_id=RUN, call_id=C1, tool="terminal", outcome=Outcome.OK, text="")
     with pytest.raises(Refused) as refused:
         answers.answer(fold(done, before=AT_WORK), given(), 1.0)
     assert refused.value.code == "approval_not_pending"
 
 
-def test_what_ran_out_leaves_nothing_behind_when_everything_is_answered() -> None:
+def test_an_expired_request_leaves_nothing_when_all_are_answered() -> None:
     fresh, old = (
         requested(c, q, *EVERY_CHOICE, offers=(HostRule(name=c),)) for c, q in ((C1, Q1), (C2, Q2))
     )

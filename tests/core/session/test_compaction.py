@@ -179,7 +179,7 @@ def test_notes_by_rule_that_are_too_long_lose_their_middle() -> None:
     assert again.count("[…]") == 1
 
 
-def test_what_a_model_summarizes_is_whole_but_for_long_results() -> None:
+def test_a_summary_reads_everything_except_long_results() -> None:
     messages: list[Message] = [
         System("be kind"),
         User("look", (Image("image/png", b""),)),

@@ -179,7 +179,7 @@ def test_a_long_answer_is_cut_and_a_note_stands_before_it() -> None:
 
 
 @pytest.mark.promise("LATE-07")
-def test_where_no_call_waits_the_end_is_a_new_input_also_of_an_idle_session() -> None:
+def test_the_end_of_a_background_task_is_a_new_input_also_of_an_idle_session() -> None:
     ended, words, queued = delegation.reported(idle(), LATE, DONE, AFTER)
     assert isinstance(ended, ChildEnded) and ended.run_id is None
     assert isinstance(words, InputAdmitted) and queued is AFTER

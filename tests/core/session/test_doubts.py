@@ -68,7 +68,7 @@ GRANTED = ApprovalGranted(run_id=RUN, request_id=ASKED, choice=Choice.ONCE, by=O
 
 
 @pytest.mark.parametrize("doubt", [Doubt.CLOCK, Doubt.AUDIT])
-def test_where_time_or_audit_are_doubted_what_waits_is_asked_again(doubt: Doubt) -> None:
+def test_pending_requests_are_asked_again_if_time_or_audit_are_doubtful(doubt: Doubt) -> None:
     facts = doubts.settle(_asking(), doubt)
     withdrawn, settled = facts
     assert isinstance(withdrawn, ApprovalWithdrawn)
@@ -79,7 +79,7 @@ def test_where_time_or_audit_are_doubted_what_waits_is_asked_again(doubt: Doubt)
     assert not doubts.settle(after, doubt)
 
 
-def test_what_was_answered_before_is_not_asked_again() -> None:
+def test_an_answered_request_is_not_asked_again() -> None:
     for answered in (GRANTED, ApprovalExpired(run_id=RUN, request_id=ASKED)):
         assert doubts.settle(_asking(answered), Doubt.CLOCK) == ()
 

@@ -328,7 +328,7 @@ def test_instructions_last_as_long_as_their_run() -> None:
     assert grown.instructions == {}
 
 
-def test_what_the_model_no_longer_reads_stays_readable_for_people() -> None:
+def test_messages_that_the_model_no_longer_reads_stay_readable() -> None:
     grown = transcript(
         *read("before"), answered("yes", C1), SessionReset(reason="suspended"), *read("after")
     )
@@ -355,7 +355,7 @@ def test_messages_repeated_in_a_client_s_history_are_kept_once() -> None:
     assert {m for m in told if grown.whole().count(m) != 1} == set()
 
 
-def test_what_falls_out_of_the_callers_window_stays_readable_and_stands_before_it() -> None:
+def test_messages_before_the_callers_history_stay_readable() -> None:
     yes = User("yes")
     grown = transcript(
         *with_history(User("a"), yes, User("b"), yes), *with_history(User("b"), yes, User("own"))
@@ -488,7 +488,7 @@ def seeded(*messages: Message) -> SessionSeeded:
 SEED = seeded(User("before"), assistant("", C1), ToolResult(C1, "done"), assistant("said"))
 
 
-def test_what_a_session_begins_with_is_read_by_the_model_and_shown_to_people() -> None:
+def test_the_seed_of_a_session_is_read_by_the_model_and_shown_to_people() -> None:
     grown = transcript(SEED, *read("next"))
     assert grown.for_model() == [*SEED.messages, User("next")]
     assert grown.whole() == (*SEED.messages, User("next"))
@@ -503,7 +503,7 @@ def test_seeded_messages_are_repaired_like_a_client_s_history() -> None:
     assert grown.for_model() == [*closed, User(f"{RESULTS_NOTE}\n\nnext")]
 
 
-def test_what_a_session_begins_with_is_never_taken_back_but_left_with_the_rest() -> None:
+def test_the_seed_of_a_session_is_never_undone() -> None:
     grown = transcript(SEED, *FIRST, UNDONE, UNDONE)
     assert (grown.for_model(), grown.last_input()) == (list(SEED.messages), "")
     grown.add(SessionReset(reason="suspended"))

@@ -238,7 +238,7 @@ def test_unread_inputs_of_a_failing_run_get_their_own_run() -> None:
     assert requeue_unread(now, now.runs[A]) == (admitted_, queued), "the same again is the same run"
 
 
-def test_what_was_carried_along_or_never_joined_is_not_passed_on() -> None:
+def test_inputs_that_never_joined_the_run_are_not_passed_on() -> None:
     begun_only = fold(*posted(A))
     assert requeue_unread(begun_only, begun_only.runs[A]) == ()
     more = replace(said("b", A, "i"), mode=Mode.STEER)

@@ -262,7 +262,7 @@ def test_a_long_answer_replies_with_its_first_part_and_has_its_name_on_the_last(
     ]
 
 
-def test_what_no_platform_would_split_is_sent_as_it_is() -> None:
+def test_a_text_that_the_platform_does_not_split_is_sent_as_it_is() -> None:
     nothing = messages(ANSWERED, fold(), (completes("yes"),), lambda platform, text: ())
     assert only(list(nothing)).text == "yes"
 
@@ -344,7 +344,7 @@ def test_a_stop_ends_the_message_that_shows_how_far_it_is() -> None:
     assert (change.edits, change.text) == (f"pro_{RUN}", "Stopped after 1 step.")
 
 
-def test_where_it_cannot_be_shown_it_is_not() -> None:
+def test_without_progress_no_step_is_shown() -> None:
     plain = Origin(platform="tg", address=SAID)
     before = fold(*begun(plain), wants(CALL))
     assert told(before, starts()) == []
@@ -427,7 +427,7 @@ def granted(choice: Choice) -> ApprovalGranted:
         (ApprovalWithdrawn(run_id=RUN, request_id=REQUEST, reason="over"), WITHDRAWN),
     ],
 )
-def test_what_became_of_an_approval_takes_the_place_of_the_question(end: Fact, word: str) -> None:
+def test_the_result_of_an_approval_replaces_the_question(end: Fact, word: str) -> None:
     assert only(told(ASKED, end)) == DeliveryQueued(
         delivery_id=DeliveryId(f"ask_{REQUEST}.end"),
         address=SAID.place,
@@ -478,7 +478,7 @@ def test_a_question_has_a_button_for_each_option() -> None:
         (settles("x" * (ANSWER + 1)), "Which?\n\n→ " + "x" * ANSWER + "…"),
     ],
 )
-def test_what_became_of_a_question_takes_its_place(end: Fact, text: str) -> None:
+def test_the_result_of_a_question_replaces_it(end: Fact, text: str) -> None:
     change = only(told(QUESTION, end))
     assert (change.text, change.buttons, change.reply_to) == (text, (), "")
     assert change.edits == f"ask_{RUN}.{mark(CALL)}"
@@ -516,7 +516,7 @@ def test_any_button_data_is_parsed_or_ignored(data: str) -> None:
         "q:run_1:1",
     ],
 )
-def test_what_no_button_of_ours_carries_means_nothing(data: str) -> None:
+def test_unknown_button_data_means_nothing(data: str) -> None:
     assert parse_button(data) is None
 
 

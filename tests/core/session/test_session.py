@@ -133,7 +133,7 @@ def test_a_session_is_never_over() -> None:
     assert not any(s.final for s in SessionStatus)
 
 
-def test_where_a_session_works_and_why_it_was_suspended_are_kept() -> None:
+def test_the_workspace_and_the_reason_of_a_suspension_are_kept() -> None:
     session = fold(FACTS["it opens"], FACTS["it is suspended"], SessionSuspended(reason="again"))
     assert (session.workspace, session.platform) == ("/w", "cli")
     assert session.suspended_for == "stuck"
@@ -179,7 +179,7 @@ def completed(run_id: RunId) -> tuple[Fact, ...]:
         SendStarted(delivery_id=DeliveryId("out")),
     ],
 )
-def test_what_has_a_machine_of_its_own_changes_nothing_here(fact: Fact) -> None:
+def test_facts_of_other_machines_change_nothing_here(fact: Fact) -> None:
     session = fold(*begun(A))
     assert evolve(session, fact, 9.0) == session
 
@@ -213,7 +213,7 @@ def test_runs_of_one_session_go_one_after_the_other_in_order() -> None:
     assert current(fold()) is None
 
 
-def test_what_a_run_has_not_read_is_known_and_given_up_by_name() -> None:
+def test_unread_inputs_are_known_and_given_up_by_id() -> None:
     session = fold(*begun(A), InputAdmitted(input_id=InputId("steer"), run_id=A, text="also"))
     assert session.runs[A].unread == (InputId("steer"),)
     session = fold(
@@ -385,7 +385,7 @@ def test_grants_outlive_their_run_and_make_way_for_others_once_they_ran_out() ->
 
 
 @pytest.mark.promise("RUN-13")
-def test_what_stands_stands_once_until_it_is_taken_back() -> None:
+def test_a_standing_rule_is_there_once_until_it_is_revoked() -> None:
     a, b = HostRule(name="a"), HostRule(name="b")
     session = fold(*(Standing(permission=p, by=OPERATOR) for p in (a, b, a)))
     assert sorted(session.standing, key=str) == [a, b]
@@ -394,7 +394,7 @@ def test_what_stands_stands_once_until_it_is_taken_back() -> None:
     assert fold(Standing(permission=a, by=OPERATOR, revoked=True), session=session) == session
 
 
-def test_how_well_work_was_confined_is_what_was_seen_last() -> None:
+def test_the_sandbox_level_is_the_last_one_seen() -> None:
     assert fold().posture is None
     seen = (PostureSeen(level=Level.L2), PostureSeen(level=Level.L1))
     assert fold(*seen).posture is Level.L1
@@ -456,7 +456,7 @@ def test_a_session_is_called_what_it_was_called_last_until_it_has_no_name() -> N
     assert fold(SessionTitled(title="", by=OPERATOR), session=session).title == ""
 
 
-def test_what_a_session_begins_with_changes_nothing_but_its_transcript() -> None:
+def test_a_seed_changes_only_the_transcript() -> None:
     session = fold(FACTS["it opens"])
     assert fold(SessionSeeded(messages=(User("x"),), source="x"), session=session) == session
 

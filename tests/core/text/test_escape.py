@@ -54,7 +54,7 @@ def test_calls_do_not_get_into_each_others_sequences() -> None:
     assert output.text("x", "31m") == "31m"
 
 
-def test_what_never_ends_is_not_kept_back_for_ever() -> None:
+def test_an_endless_sequence_is_not_held_back() -> None:
     output = OutputCleaner()
     assert "still here" in output.text("x", "\x1b]" + "x" * 5_000 + "still here")
 
@@ -71,7 +71,7 @@ def test_no_control_gets_through(pieces: list[str]) -> None:
 
 
 @given(st.text())
-def test_what_is_revealed_hides_nothing(text: str) -> None:
+def test_revealed_text_has_no_hidden_character(text: str) -> None:
     assert not any(map(is_hidden, reveal(text)))
 
 

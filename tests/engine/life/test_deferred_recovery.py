@@ -65,7 +65,7 @@ async def seen(service: Service, fact: type[Fact]) -> Record:
 
 
 @pytest.mark.parametrize("whole_session", [True, False])
-async def test_what_was_left_aside_goes_on_when_it_is_followed(
+async def test_a_deferred_session_continues_when_it_is_followed(
     tmp_path: Path, *, whole_session: bool
 ) -> None:
     run_id, model = await cut(tmp_path), Told()
@@ -97,7 +97,7 @@ async def test_who_follows_before_the_service_has_started_is_not_forgotten(
         tasks.cancel_scope.cancel()
 
 
-async def test_whoever_leaves_while_it_is_fetched_back_leaves_nothing_undone(
+async def test_a_cancelled_caller_does_not_stop_a_recovery(
     tmp_path: Path,
 ) -> None:
     run_id, model = await cut(tmp_path), Told()
@@ -114,7 +114,7 @@ async def test_whoever_leaves_while_it_is_fetched_back_leaves_nothing_undone(
 
 
 @pytest.mark.promise("BACK-09")
-async def test_what_is_to_wait_for_words_waits_for_them_though_it_is_watched(
+async def test_a_run_that_waits_for_the_user_waits_although_it_is_followed(
     tmp_path: Path,
 ) -> None:
     run_id, model = await cut(tmp_path), Told()

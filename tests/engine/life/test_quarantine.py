@@ -55,7 +55,7 @@ def _words(asked: Asked) -> str:
     return asked.messages[-1].text.rpartition("\n\n")[2]
 
 
-async def test_of_two_one_goes_on_and_the_other_follows_when_it_has_ended(tmp_path: Path) -> None:
+async def test_of_two_suspects_the_second_follows_the_first(tmp_path: Path) -> None:
     crashes = Crashes(tmp_path)
     async with crashes.back() as service:
         first = await crashes.model.asked(7)
@@ -71,7 +71,7 @@ async def test_of_two_one_goes_on_and_the_other_follows_when_it_has_ended(tmp_pa
         await nothing_is_held(service)
 
 
-async def test_nobody_is_held_for_longer_than_ten_minutes(tmp_path: Path) -> None:
+async def test_no_run_is_held_for_longer_than_ten_minutes(tmp_path: Path) -> None:
     crashes = Crashes(tmp_path)
     async with crashes.back() as service:
         await crashes.model.asked(7)
@@ -104,7 +104,7 @@ async def test_a_held_run_can_be_stopped(tmp_path: Path) -> None:
         await nothing_is_held(service)
 
 
-async def test_where_runs_wait_for_their_users_so_do_those_that_were_held(tmp_path: Path) -> None:
+async def test_held_runs_wait_for_their_users_too(tmp_path: Path) -> None:
     crashes = Crashes(tmp_path)
     async with crashes.back(OnStart.WAIT) as service:
         assert service.health().held.startswith("1 of the runs")

@@ -111,7 +111,7 @@ async def test_neighbours_that_only_read_run_side_by_side(tmp_path: Path) -> Non
     assert sorted(f.text for f in settled(records)) == ["a", "b", "c"]
 
 
-async def test_a_call_that_changes_something_has_nobody_beside_it(tmp_path: Path) -> None:
+async def test_a_call_that_changes_something_runs_alone(tmp_path: Path) -> None:
     active: set[str] = set()
     beside: dict[str, set[str]] = {}
 

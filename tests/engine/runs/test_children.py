@@ -260,7 +260,7 @@ async def test_in_the_background_there_is_a_handle_and_the_end_is_a_new_input(
 
 @pytest.mark.promise("LATE-07")
 @pytest.mark.promise("LATE-02")
-async def test_where_nothing_can_come_late_it_is_waited_for_and_the_result_says_so(
+async def test_without_late_delivery_a_background_task_is_waited_for(
     tmp_path: Path,
 ) -> None:
     model = Told()
@@ -305,7 +305,7 @@ async def test_the_end_of_a_background_task_is_told_after_a_restart_and_once(
         await finished(service, again)
 
 
-async def test_a_stop_reaches_children_and_theirs_and_nobody_is_told_of_their_end(
+async def test_a_stop_reaches_all_descendants_and_their_end_is_not_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Told()
@@ -419,7 +419,7 @@ async def test_a_child_whose_end_was_not_told_yet_is_told_of_at_the_next_start(
             assert sum(f"\n{text}\n".count("\na thought\n") for text in said) == 1
 
 
-async def test_where_cut_work_waits_for_the_users_next_words_so_does_a_child(
+async def test_a_child_waits_for_the_users_next_message_too(
     tmp_path: Path,
 ) -> None:
     model = Told()
@@ -513,7 +513,7 @@ async def test_a_child_of_a_run_that_was_stopped_is_not_made_any_more(tmp_path: 
 @pytest.mark.promise("BACK-10")
 @pytest.mark.fault("F-01")
 @pytest.mark.parametrize("words", ["deep 2", "later deep 1"])
-async def test_wherever_it_is_cut_each_child_is_made_once_and_told_of_once(
+async def test_each_child_is_made_and_reported_once_wherever_it_is_cut(
     tmp_path: Path, words: str
 ) -> None:
     for turns in range(0, 120, 5):

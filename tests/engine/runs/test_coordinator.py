@@ -322,7 +322,7 @@ async def test_closed_it_starts_nothing_and_lets_run_out_what_runs() -> None:
         assert (stage.order, coordinator.active) == ("ab", ())
 
 
-async def test_what_a_drive_raises_is_reported_and_its_session_looked_at_again() -> None:
+async def test_an_error_of_a_drive_is_reported_and_its_session_driven_again() -> None:
     async with staged() as (stage, coordinator):
         error = ValueError("no")
         coordinator.wake(A)

@@ -94,7 +94,7 @@ async def test_the_end_of_a_process_is_a_new_input_of_its_idle_session(tmp_path:
 @pytest.mark.promise("LATE-02")
 @pytest.mark.promise("LATE-03")
 @pytest.mark.promise("LATE-04")
-async def test_where_nothing_can_come_late_the_end_is_written_down_and_starts_no_run(
+async def test_without_late_delivery_the_end_is_recorded_and_starts_no_run(
     tmp_path: Path,
 ) -> None:
     model, hands = Told(), IdleHands()
@@ -177,7 +177,9 @@ async def test_processes_are_killed_before_the_doors_close_only_if_the_drain_ran
 
 
 @pytest.mark.promise("STOP-06")
-async def test_what_a_shutdown_kills_is_recorded_as_killed_by_the_restart(tmp_path: Path) -> None:
+async def test_a_process_killed_by_a_shutdown_is_recorded_as_killed_by_the_restart(
+    tmp_path: Path,
+) -> None:
     model, hands = Told(), IdleHands()
     async with serving(tmp_path, model, tools=[BEGIN], hands=hands) as service:
         process_id = await begun(service, model)
