@@ -180,7 +180,7 @@ class Intake:
         return await self._admit(intent, self._sessions.create(key), claim, (opened,))
 
     def workspace(self, by: Principal, wanted: str, key: SessionKey) -> str:
-        """Where a new session works; refused if it may not work there."""
+        """Return the workspace of a new session; refused if it is not allowed."""
         if not wanted:
             return workspaces.own(str(self._defaults.home), key)
         path = Path(_resolved(wanted))

@@ -1,10 +1,9 @@
-"""Background processes: what becomes of them is written down, and told where that was promised.
+"""Background processes: their ends are recorded, and reported if that was promised.
 
-The journal says which processes a session has; the hands know what became of them. One task
-watches each process that runs here; whatever that meets (no descriptors, a journal that cannot
-be read) is logged, and it looks again: nothing else ends for it. What ended while nobody
-watched, because the gateway was gone, is found at the next start by the traces it left, and
-told then.
+The journal knows the processes of a session, the commands know their state. One task watches each
+process; an error (no descriptors, a journal that cannot be read) is logged, and the task tries
+again. The end of a process while no gateway ran is found at the next start, by the record of its
+shim, and reported then.
 """
 
 import logging
