@@ -44,6 +44,7 @@ class Place:
             "HOME": str(root),
             "HOLDFAST_HOME": str(self.home),
             "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
+            "HOLDFAST_PULL": "0",
             "HOLDFAST_PROBE_LOCAL": "0",  # what runs on this machine is not the test's business
         }
 

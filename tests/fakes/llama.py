@@ -11,6 +11,8 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from typing_extensions import override
+
 
 class Handler(BaseHTTPRequestHandler):
     key = ""
@@ -31,14 +33,22 @@ class Handler(BaseHTTPRequestHandler):
         if text == "hang":
             threading.Event().wait()
         self._send(whole[13:])
-        self.wfile.write(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+        self.wfile.write(
+            b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        )
 
     def _send(self, text: str) -> None:
         chunk = json.dumps({"choices": [{"delta": {"content": text}}]})
         self.wfile.write(f"data: {chunk}\n\n".encode())
 
+    @override
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def _tell(what: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
 
 
 def main(argv: list[str]) -> None:
@@ -46,7 +56,7 @@ def main(argv: list[str]) -> None:
     if argv[:1] == ["--die"]:
         os.kill(os.getpid(), 9)
     if argv[:1] == ["--fail"]:
-        print(json.dumps({"error": "no such file"}), flush=True)
+        _tell({"error": "no such file"})
         return
     if argv[:1] == ["--relay"]:
         address = argv[1]
@@ -54,7 +64,7 @@ def main(argv: list[str]) -> None:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-    print(json.dumps({"address": address}), flush=True)
+    _tell({"address": address})
     while os.read(0, 4096):
         pass
     os._exit(0)

@@ -10,7 +10,13 @@ from contextlib import aclosing
 from pathlib import Path
 
 from holdfast.errors import Rejected
-from holdfast.models.builtin.child import Limits, Loading, ModelProcess, check_memory, gigabytes
+from holdfast.models.builtin.child import (
+    Loading,
+    ModelProcess,
+    ProcessLimits,
+    check_memory,
+    gigabytes,
+)
 from holdfast.models.builtin.parts import NAME, ModelFolder
 from holdfast.models.builtin.protocol import WINDOW, TurnParser, encode
 from holdfast.models.model import Piece, Request
@@ -87,4 +93,4 @@ def create(home: Path, idle_s: float = 600.0, threads: int = 0) -> Builtin:
         WINDOW,
         threads or min(MOST_THREADS, os.cpu_count() or 1),
     )
-    return Builtin(folder, ModelProcess(loading, Limits(MEMORY_MB, idle_s), folder.log))
+    return Builtin(folder, ModelProcess(loading, ProcessLimits(MEMORY_MB, idle_s), folder.log))

@@ -42,7 +42,7 @@ class Loading(Value):
     key: str = ""
 
 
-class Limits(Value):
+class ProcessLimits(Value):
     """What the machine must have, and how long an unused process is kept."""
 
     memory_mb: int
@@ -50,7 +50,7 @@ class Limits(Value):
     meminfo: Path = MEMINFO
 
 
-class Address(Value):
+class ServerAddress(Value):
     """Where a process serves, and its key."""
 
     url: str
@@ -66,7 +66,7 @@ class ModelProcess:
     """The process of one model: at most one at a time, shared by all requests."""
 
     def __init__(
-        self, loading: Loading, limits: Limits, log: Path, program: Sequence[str] = PROGRAM
+        self, loading: Loading, limits: ProcessLimits, log: Path, program: Sequence[str] = PROGRAM
     ) -> None:
         self._loading = loading
         self.limits = limits
@@ -74,7 +74,7 @@ class ModelProcess:
         self._program = program
         self._starting = anyio.Lock()
         self._process: anyio.abc.Process | None = None
-        self._address = Address("", "")
+        self._address = ServerAddress("", "")
         self._users = 0
         self._idle: TimerHandle | None = None
 
@@ -84,7 +84,7 @@ class ModelProcess:
         return self._process.pid if self._process is not None and self._runs else 0
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[Address]:
+    async def use(self) -> AsyncIterator[ServerAddress]:
         """Give the address of the running process; start it if none runs."""
         self._users += 1
         if self._idle is not None:
@@ -161,7 +161,7 @@ class ModelProcess:
         if told.error:
             await self._discard()
             raise Rejected(f"the built-in model cannot be loaded: {told.error}; see {self._log}")
-        self._address = Address(told.address, key)
+        self._address = ServerAddress(told.address, key)
 
     async def _greet(self, process: anyio.abc.Process, settings: bytes) -> _Told:
         if process.stdin is None or process.stdout is None:
@@ -183,7 +183,7 @@ class ModelProcess:
         )
 
 
-def check_memory(limits: Limits) -> None:
+def check_memory(limits: ProcessLimits) -> None:
     """Raise `Rejected` if there is too little free memory, as far as the system says."""
     free = free_memory(limits.meminfo)
     if free is not None and free < limits.memory_mb << 20:

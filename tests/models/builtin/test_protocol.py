@@ -21,9 +21,7 @@ def tool(name: str, *required: str, **optional: str) -> ToolSpec:
     kinds = {name: {"type": "string"} for name in required} | {
         name: {"type": kind} for name, kind in optional.items()
     }
-    return ToolSpec(
-        name, f"Do {name}. More.", {"properties": kinds, "required": list(required)}
-    )
+    return ToolSpec(name, f"Do {name}. More.", {"properties": kinds, "required": list(required)})
 
 
 TOOLS = (
@@ -150,7 +148,7 @@ def test_without_tools_it_is_a_plain_conversation() -> None:
 
 
 def test_the_text_of_an_answer_comes_out_as_it_grows() -> None:
-    parts = ['{"ans', 'wer": "One\\', 'n t\\u00', "e4 and \\ud8", '3d\\ude00 \\"x', '\\""}']
+    parts = ['{"ans', 'wer": "One\\', "n t\\u00", "e4 and \\ud8", '3d\\ude00 \\"x', '\\""}']
     pieces, answer = understood(*map(token, parts), usage(50, 9), finish())
     assert answer.text == "".join(pieces) == 'One\n tä and 😀 "x"'
     assert len(pieces) >= 3
