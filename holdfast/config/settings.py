@@ -191,8 +191,9 @@ class Config:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether neither the configuration nor the environment names a model."""
-        return self.provider == "offline" and self.origins["model"] == "default"
+        """Tell whether neither the configuration nor the environment names a model or a server."""
+        unset = self.provider == "offline" and self.origins["model"] == "default"
+        return unset and not any(table.lacks_model for table in self.models.values())
 
     @property
     def table(self) -> ModelTable | None:
