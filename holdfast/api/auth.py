@@ -51,36 +51,22 @@ _CORS = {
 
 # Refusals with a status other than 400.
 _STATUS = {
-    "admin_only": 403,
-    "run_not_found": 404,
-    "rule_not_found": 404,
-    "run_ended": 404,
-    "session_not_found": 404,
-    "delivery_not_found": 404,
-    "model_not_found": 404,
-    "code_not_found": 404,
-    "user_not_found": 404,
-    "not_found": 404,
-    "method_not_allowed": 405,
-    "request_timeout": 408,
-    "approval_not_active": 409,
-    "approval_not_pending": 409,
-    "run_begun": 409,
-    "run_not_accepting_steer": 409,
-    "question_not_waiting": 409,
-    "session_not_marked": 409,
-    "session_suspended": 409,
-    "session_exists": 409,
-    "delivery_not_waiting": 409,
-    "idempotency_key_conflict": 409,
-    "misconfigured": 409,
-    "no_gateway": 409,
-    "body_too_large": 413,
-    "unsupported_media_type": 415,
-    "queue_full": 429,
-    "too_many_codes": 429,
-    "gateway_starting": 503,
-    "gateway_draining": 503,
+    code: status
+    for status, codes in {
+        403: "admin_only",
+        404: "run_not_found rule_not_found run_ended session_not_found delivery_not_found "
+        "model_not_found code_not_found user_not_found not_found",
+        405: "method_not_allowed",
+        408: "request_timeout",
+        409: "approval_not_active approval_not_pending run_begun run_not_accepting_steer "
+        "question_not_waiting session_not_marked session_suspended session_exists "
+        "delivery_not_waiting idempotency_key_conflict misconfigured no_gateway",
+        413: "body_too_large",
+        415: "unsupported_media_type",
+        429: "queue_full too_many_codes",
+        503: "gateway_starting gateway_draining",
+    }.items()
+    for code in codes.split()
 }
 
 
@@ -115,7 +101,7 @@ def error_response(
 
 
 class Doorway(Value):
-    """A place where requests come in: who the caller is, and what is checked."""
+    """An entrance of the API: who the caller is, and what is checked."""
 
     principal: Principal
     key_hash: bytes = b""  # empty: the operator's socket
@@ -127,25 +113,15 @@ class Doorway(Value):
         if not self.key_hash:
             return None
         if _host_name(request.host) not in self.hosts:
-            return error_response(
-                421,
-                "unknown_host",
-                "This server does not go by that Host. See gateway.allowed_hosts.",
-            )
+            why = "This Host is not allowed. See gateway.allowed_hosts."
+            return error_response(421, "unknown_host", why)
         origin = request.headers.get("Origin")
         if origin is not None and origin not in self.origins:
-            return error_response(
-                403,
-                "origin_not_allowed",
-                "This Origin is not allowed. See gateway.allowed_origins.",
-            )
+            why = "This Origin is not allowed. See gateway.allowed_origins."
+            return error_response(403, "origin_not_allowed", why)
         if request.query_string and _has_token(request.query_string):
-            return error_response(
-                400,
-                "key_in_url",
-                "Keys do not belong into URLs, where they get logged. Send it as "
-                "`Authorization: Bearer …` and replace this one if it was real.",
-            )
+            why = "A key in a URL gets logged. Send it as `Authorization: Bearer …`, and replace this one."
+            return error_response(400, "key_in_url", why)
         if request.path in OPEN_ROUTES or request.path.startswith(HOOKS):
             return None
         if request.method == "OPTIONS" and origin is not None:
@@ -223,7 +199,7 @@ def http_error(request: web.BaseRequest, error: web.HTTPException) -> web.Respon
     if error.status == 413:
         return error_response(413, "body_too_large", "The body is too large.")
     if error.status == 417:
-        return error_response(417, "bad_request", "Expect: 100-continue is all one may expect.")
+        return error_response(417, "bad_request", "The only supported Expect is 100-continue.")
     return error_response(error.status, "bad_request", error.reason)
 
 

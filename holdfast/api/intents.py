@@ -6,7 +6,7 @@ import anyio.to_thread
 import msgspec
 from aiohttp import web
 
-from holdfast.api.requests import clean, decode, key_of, path_of, session_id
+from holdfast.api.requests import clean, decode, invalid, key_of, path_of, session_id
 from holdfast.api.schema.operator import CommandRequest
 from holdfast.api.schema.runs import ContentPart, ImageUrl, InputMessage, RunRequest, SteerRequest
 from holdfast.api.schema.sessions import ImportRequest, MessageObject, ToolCallObject
@@ -53,7 +53,7 @@ def submit_of(body: RunRequest, by: Principal, raw: bytes, idempotency_key: str 
     for name in (name for name, is_given in unsupported.items() if is_given):
         raise Refused("not_supported_yet", f"`{name}` is not built yet.", param=name)
     if body.late not in (None, "events"):
-        raise Refused("invalid_request", '`late` can only be "events".', param="late")
+        raise invalid('`late` can only be "events".', "late")
     last, before = _input(body.input)
     history = before or None
     if body.conversation_history is not None:
@@ -126,10 +126,8 @@ def _input(given: str | tuple[InputMessage, ...]) -> tuple[User, tuple[Message, 
         return User(text_of(given)), ()
     messages = tuple(message_of(m, "input") for m in given)
     if not messages or not isinstance(last := messages[-1], User):
-        raise Refused(
-            "invalid_request",
-            "`input` must be a text, or messages of which the last is the user's.",
-            param="input",
+        raise invalid(
+            "`input` must be a text, or messages of which the last is the user's.", "input"
         )
     if not last.images:
         text_of(last.text)
@@ -139,7 +137,7 @@ def _input(given: str | tuple[InputMessage, ...]) -> tuple[User, tuple[Message, 
 def text_of(text: str) -> str:
     """Check the text of a message: it is not empty and can be stored."""
     if not text.strip():
-        raise Refused("invalid_request", "`input` is empty.", param="input")
+        raise invalid("`input` is empty.", "input")
     return clean(text, "input")
 
 
@@ -161,29 +159,22 @@ def _message(
         case "user":
             return User(text, pictures)
         case "assistant" | "system" | "developer" if pictures:
-            raise Refused("invalid_request", "Only the user's messages have pictures.", param=param)
+            raise invalid("Only the user's messages have pictures.", param)
         case "assistant":
             return Assistant(text)
         case "system" | "developer":
             return System(text)
         case _:
-            raise Refused(
-                "invalid_request",
-                f"`{param}` has a message with role {role[:40]!r}; user, assistant and "
-                "system are possible.",
-                param=param,
-            )
+            roles = "user, assistant and system are possible"
+            raise invalid(f"`{param}` has a message with role {role[:40]!r}; {roles}.", param)
 
 
 def _images(parts: tuple[ContentPart, ...], param: str) -> tuple[Image, ...]:
     """The pictures of one message. A part that is neither text nor a picture is refused."""
     for part in parts:
         if part.type not in _TEXTS | _PICTURES:
-            raise Refused(
-                "not_supported_yet",
-                f"Content of type {part.type[:40]!r} is not built yet.",
-                param=param,
-            )
+            what = f"Content of type {part.type[:40]!r} is not built yet."
+            raise Refused("not_supported_yet", what, param=param)
     urls = [_url(part) for part in parts if part.type in _PICTURES]
     try:
         images.check_count(len(urls))
@@ -198,17 +189,14 @@ def _url(part: ContentPart) -> str:
 
 def _metadata(metadata: dict[str, str]) -> dict[str, str]:
     if len(metadata) > 16 or any(len(k) > 64 or len(v) > 512 for k, v in metadata.items()):
-        raise Refused(
-            "invalid_request",
-            "`metadata` takes 16 entries, names up to 64 and values up to 512 characters.",
-            param="metadata",
-        )
+        limits = "16 entries, names up to 64 and values up to 512 characters"
+        raise invalid(f"`metadata` takes {limits}.", "metadata")
     return {clean(k, "metadata"): clean(v, "metadata") for k, v in metadata.items()}
 
 
 def _time(given: float | None, name: str) -> float:
     if given is not None and not 0 <= given <= _LATEST:
-        raise Refused("invalid_request", f"`{name}` is not a time.", param=name)
+        raise invalid(f"`{name}` is not a time.", name)
     return given or 0.0
 
 
@@ -234,4 +222,4 @@ def _call(given: ToolCallObject) -> Proposal:
 
 
 def _unfit(what: str) -> Refused:
-    return Refused("invalid_request", f"`messages` has {what}.", param="messages")
+    return invalid(f"`messages` has {what}.", "messages")

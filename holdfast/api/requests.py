@@ -68,7 +68,7 @@ def decode(body: bytes, wanted: type[T]) -> T:
         value = decoder.decode(body)
     except msgspec.ValidationError as error:
         param = _param(str(error))
-        raise Refused("invalid_request", f"The body does not fit: {error}", param=param) from None
+        raise invalid(f"The body does not fit: {error}", param) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused("invalid_json", f"The body is not JSON: {error}") from None
     except RecursionError:
@@ -84,41 +84,39 @@ def _param(message: str) -> str | None:
     return field[1] if field is not None else None
 
 
+def invalid(message: str, param: str | None = None) -> Refused:
+    """Make the refusal of a request that is not valid."""
+    return Refused("invalid_request", message, param=param)
+
+
 def clean(text: str, param: str) -> str:
     """Check that text can be stored: it has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Refused(
-            "invalid_request", f"`{param}` is not valid Unicode (a lone surrogate).", param=param
-        ) from None
+        raise invalid(f"`{param}` is not valid Unicode (a lone surrogate).", param) from None
     return text
 
 
 def path_of(path: str) -> str:
     """Check a workspace from outside, as far as a path can be checked here."""
     if "\0" in path or len(path) > 4096:
-        raise Refused("invalid_request", "`workspace` is not a path.", param="workspace")
+        raise invalid("`workspace` is not a path.", "workspace")
     return clean(path, "workspace")
 
 
 def key_of(given: str) -> str:
     """Check an Idempotency-Key."""
     if not _KEY.fullmatch(given):
-        raise Refused(
-            "invalid_request", "Idempotency-Key must be 1 to 255 visible ASCII characters."
-        )
+        raise invalid("Idempotency-Key must be 1 to 255 visible ASCII characters.")
     return given
 
 
 def session_id(given: str) -> SessionId:
     """Check a session id from outside. It is a name: it never becomes a path."""
     if not _SESSION_ID.fullmatch(given):
-        raise Refused(
-            "invalid_request",
-            "`session_id` must be 1 to 255 letters, digits or _ . : @ + = ~ -",
-            param="session_id",
-        )
+        form = "1 to 255 letters, digits or _ . : @ + = ~ -"
+        raise invalid(f"`session_id` must be {form}", "session_id")
     return SessionId(given)
 
 
@@ -136,7 +134,7 @@ def asking(request: web.Request, by: Principal) -> Principal:
 def owner(given: str) -> Owner:
     """Check the name of an owner."""
     if not _SESSION_ID.fullmatch(given):
-        raise Refused("invalid_request", f"{_OWNER} is no owner's name.")
+        raise invalid(f"{_OWNER} is no owner's name.")
     return Owner(given)
 
 
@@ -156,11 +154,7 @@ def cursor(request: web.Request) -> int:
     """The number after which to read: Last-Event-ID, or ?after=."""
     given = request.headers.get("Last-Event-ID") or request.query.get("after") or "0"
     if not (given.isascii() and given.isdigit() and len(given) < 19):
-        raise Refused(
-            "invalid_request",
-            "Last-Event-ID (or ?after=) must be a sequence number.",
-            param="after",
-        )
+        raise invalid("Last-Event-ID (or ?after=) must be a sequence number.", "after")
     return int(given)
 
 
@@ -168,7 +162,7 @@ def limit(request: web.Request, usual: int = 20, most: int = 100) -> int:
     """The length of a page: ?limit=, or `usual`."""
     given = request.query.get("limit", str(usual))
     if not (given.isascii() and given.isdigit() and len(given) < 5 and 1 <= int(given) <= most):
-        raise Refused("invalid_request", f"`limit` must be 1 to {most}.", param="limit")
+        raise invalid(f"`limit` must be 1 to {most}.", "limit")
     return int(given)
 
 
@@ -181,9 +175,7 @@ def asked_place(request: web.Request) -> AskedPlace | None:
         place = float(expires_at), RequestId(name)
         name.encode()
     except ValueError:
-        raise Refused(
-            "invalid_request", "`after` must be a page's `next`.", param="after"
-        ) from None
+        raise invalid("`after` must be a page's `next`.", "after") from None
     return place
 
 

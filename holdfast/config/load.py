@@ -138,7 +138,7 @@ def _openai(
         base_url=base_url,
         keys=tuple(known.values()),
         model=raw.get("model", by_default),
-        origin=next((one.origin for one in (key, url) if one is not None), in_file or "default"),
+        origin=in_file or next((one.origin for one in (key, url) if one is not None), "default"),
         key_origin=key.origin if key is not None else in_file if pool else "",
         written=WrittenTable(
             provider=vendor.name,

@@ -288,7 +288,7 @@ def shown(tables: Mapping[str, ModelTable]) -> Iterator[tuple[str, object, str]]
             yield f"{place}.api_key", pool[0], table.key_origin
         else:
             for number, key in enumerate(pool, len(table.keys) - len(pool) + 1):
-                yield f"{place}.api_keys.{number}", key, table.key_origin
+                yield f"{place}.api_keys.{number}", key, table.origin
         for setting in sorted(rows):
             yield f"{place}.{setting}", getattr(table.written, setting), table.origin
 

@@ -7,16 +7,17 @@ prefixes to cache: the tools, the system prompt, and the last two turns of the u
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
+from holdfast.core.messages import Assistant, Image, Message, Proposal, System, User
+from holdfast.core.types import CallId
 from holdfast.models.declare import Declared
 from holdfast.models.model import Request, ToolSpec
-from holdfast.models.replay import as_object, parts, wire_id
+from holdfast.models.replay import as_object, parts, wire_id, with_results
 
 _CACHED_TURNS = 2
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2})(?!\d))?")
@@ -158,26 +159,35 @@ def _wire_tools(tools: Sequence[ToolSpec]) -> list[_Tool]:
 _tools = Declared(_wire_tools)
 
 
-def _turns(messages: Iterable[Message]) -> list[_User | _Assistant]:
+def _turns(messages: Sequence[Message]) -> list[_User | _Assistant]:
     turns: list[_User | _Assistant] = []
-    for message in messages:
+    taken: set[str] = set()  # ids of calls
+    for message, results in with_results(messages):
         match message:
-            case Assistant():
-                _add_said(turns, _said(message))
+            case Assistant(_, calls):
+                ids = [_new_id(call.call_id, taken) for call in calls]
+                _add_said(turns, _said(message, ids))
+                pairs = zip(ids, results, strict=True)
+                _add_given(turns, [_Result(i, r.text) for i, r in pairs if r is not None])
             case User(text, images):
                 _add_given(turns, [*_texts(text), *map(_image, images)])
-            case ToolResult(call_id, text):
-                _add_given(turns, [_Result(wire_id(call_id), text)])
             case System():
                 pass
     if not turns or isinstance(turns[0], _Assistant):
         turns.insert(0, _User([_Text(_BEGINNING)]))
     users = [turn for turn in turns if isinstance(turn, _User)]
-    for turn in users:
-        turn.content.sort(key=lambda block: not isinstance(block, _Result))
     for turn in users[-_CACHED_TURNS:]:
         turn.content[-1] = replace(turn.content[-1], cache_control=_Cache())
     return turns
+
+
+def _new_id(call_id: CallId, taken: set[str]) -> str:
+    """Return an id that the server accepts, and that no other call has."""
+    found = wire_id(call_id)
+    while found in taken:
+        found = wire_id(CallId(f"{found}#"))
+    taken.add(found)
+    return found
 
 
 def _add_given(turns: list[_User | _Assistant], blocks: list[_Given]) -> None:
@@ -200,14 +210,15 @@ def _add_said(turns: list[_User | _Assistant], blocks: list[_Said]) -> None:
             pass
 
 
-def _said(message: Assistant) -> list[_Said]:
+def _said(message: Assistant, ids: Sequence[str]) -> list[_Said]:
     blocks: list[_Said] = []
+    new = iter(ids)
     for part in parts(message):
         match part:
             case str():
                 blocks += _texts(part)
-            case Proposal(call_id, tool, arguments):
-                blocks.append(_ToolUse(wire_id(call_id), tool, as_object(arguments)))
+            case Proposal(_, tool, arguments):
+                blocks.append(_ToolUse(next(new), tool, as_object(arguments)))
             case _:
                 blocks.append(part)
     return blocks

@@ -14,11 +14,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
-from holdfast.core.types import CallId
 from holdfast.models.declare import Declared
 from holdfast.models.gemini_schema import subset
 from holdfast.models.model import Request, ToolSpec
-from holdfast.models.replay import as_object, parts
+from holdfast.models.replay import as_object, parts, with_results
 
 _THINKS = re.compile(r"gemini-(2\.5|[3-9]|\d\d|(pro|flash|flash-lite)-latest)(?!.*(image|tts))")
 _UNSIGNED = re.compile(r"gemini-[12]\b|^(?!.*gemini)")  # needs no signatures
@@ -141,18 +140,16 @@ class _Turns:
     def __init__(self, foreign: str) -> None:
         self._foreign = foreign
         self._turns: list[_Turn] = []
-        self._results: dict[CallId, str] = {}
 
     def of(self, messages: Sequence[Message]) -> list[_Turn]:
         """Return the turns of these messages."""
-        self._results = {m.call_id: m.text for m in messages if isinstance(m, ToolResult)}
-        for message in messages:
+        for message, results in with_results(messages):
             match message:
                 case User(text, images):
                     self._add("user", [*_texts(text), *map(_image, images)])
                 case Assistant():
-                    self._add_answer(message)
-                case System() | ToolResult():
+                    self._add_answer(message, results)
+                case System():
                     pass
         if not self._turns or self._turns[0].role == "model":
             self._turns.insert(0, _Turn("user", [_Part(_BEGINNING)]))
@@ -167,10 +164,11 @@ class _Turns:
         else:
             self._turns.append(_Turn(role, wired))
 
-    def _add_answer(self, message: Assistant) -> None:
+    def _add_answer(self, message: Assistant, results: Sequence[ToolResult | None]) -> None:
         """Add the turn of an answer, and that of the results of its calls."""
         wired: list[_Part] = []
-        results: list[_Part] = []
+        given: list[_Part] = []
+        found = iter(results)
         kept = SignedPart()
         for part in parts(message):
             if isinstance(part, msgspec.Raw):
@@ -180,16 +178,16 @@ class _Turns:
             if isinstance(part, Proposal):
                 call = _Call(part.tool, as_object(part.arguments), kept.id)
                 wired.append(_Part(function_call=call, thought_signature=signature))
-                if (text := self._results.get(part.call_id)) is not None:
-                    result = _Result(part.tool, _Output(text), kept.id)
-                    results.append(_Part(function_response=result))
+                if (result := next(found)) is not None:
+                    answer = _Result(part.tool, _Output(result.text), kept.id)
+                    given.append(_Part(function_response=answer))
             elif part.strip() or kept.signature:
                 wired.append(_Part(part, thought_signature=signature))
             kept = SignedPart()
         self._sign(wired)
         self._add("model", wired)
-        if results:
-            self._turns.append(_Turn("user", results))
+        if given:
+            self._turns.append(_Turn("user", given))
 
     def _sign(self, wired: list[_Part]) -> None:
         """Sign the first call, which must be signed, if another model made it."""

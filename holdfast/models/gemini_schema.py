@@ -34,12 +34,14 @@ def subset(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node(
-    schema: Mapping[str, Any], definitions: Mapping[str, Any], within: tuple[str, ...]
+    schema: object, definitions: Mapping[str, Any], within: tuple[str, ...]
 ) -> dict[str, Any]:
     """Translate one schema. `within`: the references that led to it."""
+    if not isinstance(schema, Mapping):
+        return dict(_ANY)  # true or false: anything, or nothing
     if (reference := schema.get("$ref")) is not None:
         name = str(reference).rpartition("/")[2]
-        if name in within or name not in definitions:
+        if name in within or not isinstance(definitions.get(name), Mapping):
             return {"type": "object"}  # it contains itself, or is not there
         within = (*within, name)
         schema = {**definitions[name], **{k: v for k, v in schema.items() if k != "$ref"}}
@@ -56,8 +58,7 @@ def _node(
     if found.get("type") == "object":
         _add_properties(found, schema, definitions, within)
     if found.get("type") == "array":
-        items = schema.get("items")
-        found["items"] = _node(items, definitions, within) if isinstance(items, Mapping) else _ANY
+        found["items"] = _node(schema.get("items"), definitions, within)
     return found if "type" in found or "anyOf" in found else {**_ANY, **found}
 
 
@@ -75,7 +76,7 @@ def _add_choices(
     within: tuple[str, ...],
 ) -> None:
     given = schema.get("anyOf") or schema.get("oneOf") or []
-    choices = [choice for choice in given if choice.get("type") != "null"]
+    choices = [choice for choice in given if choice != {"type": "null"}]
     if len(choices) < len(given):
         found["nullable"] = True
     if len(choices) == 1:
@@ -106,9 +107,6 @@ def _add_properties(
     given = schema.get("properties") or {}
     if not given:
         return  # an empty object is refused, its absence is not
-    found["properties"] = {
-        name: _node(value, definitions, within) if isinstance(value, Mapping) else dict(_ANY)
-        for name, value in given.items()
-    }
+    found["properties"] = {name: _node(value, definitions, within) for name, value in given.items()}
     if required := [name for name in schema.get("required", ()) if name in given]:
         found["required"] = required

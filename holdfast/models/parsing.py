@@ -39,6 +39,7 @@ class EventParser:
     def __init__(self, peer: Peer, reader: Reader, prefix: bytes = b"data:") -> None:
         self.whole = False
         self.done = False
+        self._ended = False  # the reader has seen the end of the answer
         self._peer = peer
         self._reader = reader
         self._prefix = prefix
@@ -52,9 +53,9 @@ class EventParser:
 
     def end(self) -> list[Text | Reasoning]:
         """End the stream, and return the last pieces."""
-        if not self.whole:
+        if not self._ended:
             self._take(self._lines.rest())
-        if not self.whole:
+        if not self._ended:
             raise self._peer.cut("ended its answer before it was complete")
         return self._reader.building.flush()
 
@@ -72,5 +73,5 @@ class EventParser:
             progress = self._reader.take(event)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._peer.cut("sent a malformed chunk") from error
-        self.whole = self.whole or progress is not Progress.MORE
+        self.whole = self._ended = self._ended or progress is not Progress.MORE
         self.done = progress is Progress.DONE

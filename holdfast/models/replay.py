@@ -7,12 +7,13 @@ any other value is the provider's own. Nothing here does I/O.
 """
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
 
-from holdfast.core.messages import Assistant, Proposal
+from holdfast.core.messages import Assistant, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -68,6 +69,25 @@ def parts(message: Assistant) -> Iterator[str | Proposal | msgspec.Raw]:
     if text:
         yield text
     yield from calls
+
+
+def with_results(
+    messages: Sequence[Message],
+) -> Iterator[tuple[User | Assistant | System, list[ToolResult | None]]]:
+    """Yield each message that is no result, with one result, if there is any, for each call.
+
+    Wherever in the history results are: some servers want them at once after their calls. An id
+    that a history uses again stands for the next result with it.
+    """
+    waiting: dict[CallId, deque[ToolResult]] = defaultdict(deque)
+    for message in messages:
+        if isinstance(message, ToolResult):
+            waiting[message.call_id].append(message)
+    for message in messages:
+        if not isinstance(message, ToolResult):
+            calls = message.calls if isinstance(message, Assistant) else ()
+            found = [waiting[call.call_id] for call in calls]
+            yield message, [results.popleft() if results else None for results in found]
 
 
 def wire_id(call_id: CallId) -> str:

@@ -31,6 +31,7 @@ HEALTH = Health(
     sandbox="L2",
     sandbox_note="L2: own namespaces",
     paused="",
+    models=("openai/m", "groq/x"),
 )
 
 

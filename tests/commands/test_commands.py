@@ -240,6 +240,7 @@ async def test_undo_shows_what_it_took_back() -> None:
 async def test_model_shows_and_chooses() -> None:
     chat = FakeChat()
     assert (await told(chat, "/model")).startswith("Model: `openai/m`. ")
+    assert "Others: `groq/x`" in await told(chat, "/model")
     assert chat.asked == []
     assert "`openai/Big`" in await told(chat, "/model openai/Big")
     assert "`openai/configured`" in await told(chat, "/model Default")

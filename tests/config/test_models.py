@@ -64,7 +64,9 @@ def test_the_section_openai_is_a_table_of_models(home: Path) -> None:
         assert config.openai.base_url == config.models["openai"].base_url == "http://h/v1"
         assert config.openai.stall_s == config.models["openai"].written.stall_s == 5.0
     both = '[openai]\nstall_s = 5\n[models.openai]\nstall_s = 5.0\napi_keys = ["a", "b"]\n'
-    assert keys(load_file(home, both), "openai") == ["a", "b"]
+    config = load_file(home, both, {"OPENAI_API_KEY": "c"})
+    assert keys(config, "openai") == ["c", "a", "b"]
+    assert config.origins["models.openai.api_keys.2"] == str(home / "config.toml")
 
 
 def test_two_values_for_the_same_setting_are_refused(home: Path) -> None:

@@ -274,6 +274,31 @@ async def test_results_come_first_in_their_turn(server: ModelServer, model: Anth
     assert [block["type"] for block in turns[2]["content"]] == ["tool_result", "text"]
 
 
+async def test_results_follow_their_calls_wherever_they_were_and_ids_are_unique(
+    server: ModelServer, model: AnthropicModel
+) -> None:
+    call = Proposal(CallId("c1"), "ls", "{}")
+    first, second = ToolResult(CallId("c1"), "first"), ToolResult(CallId("c1"), "second")
+    turns = await sent(
+        server,
+        model,
+        User("a"),
+        Assistant("", (call,)),
+        Assistant("", (call,)),
+        first,
+        User("b"),
+        second,
+        ToolResult(CallId("gone"), "alone"),
+    )
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user", "assistant", "user"]
+    uses = [block for turn in turns[1::2] for block in turn["content"]]
+    results = [turn["content"][0] for turn in turns[2::2]]
+    assert len({use["id"] for use in uses}) == 2
+    assert [use["id"] for use in uses] == [result["tool_use_id"] for result in results]
+    assert [result["content"] for result in results] == ["first", "second"]
+    assert turns[4]["content"][1]["text"] == "b"
+
+
 async def test_ids_and_arguments_of_other_models_are_made_acceptable(
     server: ModelServer, model: AnthropicModel
 ) -> None:

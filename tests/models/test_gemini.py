@@ -230,6 +230,17 @@ async def test_calls_of_another_model_get_the_signature_that_is_accepted_for_the
     assert first["functionCall"]["args"] == {"arguments": "not JSON"}
 
 
+async def test_an_id_that_is_used_again_gets_its_own_result(
+    server: ModelServer, model: GeminiModel
+) -> None:
+    call = Proposal(CallId("c1"), "ls", "{}")
+    first: list[Message] = [Assistant("", (call,)), ToolResult(CallId("c1"), "first")]
+    second: list[Message] = [Assistant("", (call,)), ToolResult(CallId("c1"), "second")]
+    turns = await sent(server, model, User("a"), *first, *second, User("b"))
+    results = [turns[at]["parts"][0]["functionResponse"]["response"] for at in (2, 4)]
+    assert results == [{"result": "first"}, {"result": "second"}]
+
+
 async def test_turns_alternate_begin_with_the_user_and_have_no_blank_text(
     server: ModelServer, model: GeminiModel
 ) -> None:

@@ -129,6 +129,15 @@ async def test_a_malformed_chunk_is_transient(
     assert (await answer(model)).text == "hello"
 
 
+@pytest.mark.parametrize(
+    "remote", [r for r in REMOTES if r.name != "openai"], indirect=True, ids=lambda r: str(r.name)
+)
+async def test_an_empty_body_is_no_answer(remote: Remote, server: ModelServer) -> None:
+    server.then(Reply((), length=0))
+    async with aclosing(remote.create(server_at(server.base_url))) as model:
+        assert isinstance(await failure(model), Transient)
+
+
 @pytest.mark.fault("F-15")
 async def test_a_reset_at_any_chunk_is_transient_or_has_lost_nothing(
     remote: Remote, server: ModelServer, model: RemoteModel

@@ -24,7 +24,6 @@ from holdfast.api.schema.operator import (
 from holdfast.core.approval.approval import Role
 from holdfast.core.chat.access import Person
 from holdfast.core.intents import Principal
-from holdfast.errors import Refused
 
 _LIMIT = 64 * 1024
 _WAIT_S = 10.0
@@ -63,9 +62,7 @@ def add_routes(app: web.Application, people: KeepsPeople, by: Principal) -> None
 def _roles(given: Sequence[str]) -> frozenset[Role]:
     known = frozenset(Role)
     if not given or not known.issuperset(given):
-        raise Refused(
-            "invalid_request", f"`roles` must be some of {', '.join(Role)}.", param="roles"
-        )
+        raise requests.invalid(f"`roles` must be some of {', '.join(Role)}.", "roles")
     return frozenset(map(Role, given))
 
 

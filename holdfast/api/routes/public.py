@@ -8,23 +8,12 @@ from holdfast.api.openapi import document
 from holdfast.api.routes import approvals, health, runs, sessions
 from holdfast.api.schema.health import CapabilityList
 
-_FEATURES = {
-    "runs": True,
-    "run_events": True,
-    "run_events_resume": True,
-    "run_stop": True,
-    "run_steer": True,
-    "run_approval": True,
-    "run_question": True,
-    "subagents": True,
-    "idempotency_key": True,
-    "session_events": True,
-    "sessions": True,
-    "session_fork": True,
-    "late_delivery": False,
-    "chat_completions": False,
-    "responses": False,
-}
+_BUILT = (
+    "runs run_events run_events_resume run_stop run_steer run_approval run_question subagents "
+    "idempotency_key session_events sessions session_fork"
+)
+_NOT_BUILT = "late_delivery chat_completions responses"
+_FEATURES = dict.fromkeys(_BUILT.split(), True) | dict.fromkeys(_NOT_BUILT.split(), False)
 
 
 async def openapi(context: RouteContext, request: web.Request) -> web.Response:

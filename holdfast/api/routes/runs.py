@@ -24,7 +24,6 @@ from holdfast.api.schema.runs import (
 )
 from holdfast.api.sse import stream_events
 from holdfast.core.run.run import RunPhase
-from holdfast.errors import Refused
 from holdfast.gateway import RunQuery
 
 # A status of the API → the phases of a run that it stands for.
@@ -56,8 +55,7 @@ async def index(context: RouteContext, request: web.Request) -> web.Response:
     asked, by = request.query, context.asking(request)
     limit = requests.limit(request)
     if (status := asked.get("status")) is not None and status not in _STATUSES:
-        known = ", ".join(_STATUSES)
-        raise Refused("invalid_request", f"`status` must be one of {known}.", param="status")
+        raise requests.invalid(f"`status` must be one of {', '.join(_STATUSES)}.", "status")
     wanted = RunQuery(
         status=frozenset(_STATUSES[status]) if status else frozenset(),
         session_id=requests.session_id(asked["session_id"]) if "session_id" in asked else None,

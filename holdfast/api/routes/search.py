@@ -7,7 +7,6 @@ from holdfast.api.auth import json_response
 from holdfast.api.contracts import Searches
 from holdfast.api.schema.sessions import SearchHit, SearchResponse
 from holdfast.core.intents import Principal
-from holdfast.errors import Refused
 
 SEARCH = "/v1/operator/search"
 LONGEST = 500  # characters of a query
@@ -19,7 +18,7 @@ def add_routes(app: web.Application, finder: Searches, by: Principal) -> None:
     async def search(request: web.Request) -> web.Response:
         terms = request.query.get("q", "").strip()
         if not terms or len(terms) > LONGEST:
-            raise Refused("invalid_request", f"`q` must be 1 to {LONGEST} characters.", param="q")
+            raise requests.invalid(f"`q` must be 1 to {LONGEST} characters.", "q")
         found = await finder.search(by, terms, requests.limit(request))
         hits = [SearchHit(h.session_id, h.title, h.role, h.at, h.snippet) for h in found.hits]
         return json_response(SearchResponse(tuple(hits), found.complete))

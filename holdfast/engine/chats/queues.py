@@ -182,7 +182,7 @@ class Lanes(Part):
             case delivery.DoubtDelivery():
                 await self._say(message, delivery.cut(message.now, CUT, self._clock.now()))
             case delivery.Hold():
-                await self._hold(message, _doubted(message))
+                await self._hold(message, f"it may have arrived: {message.now.reason}")
             case delivery.AbandonDelivery():
                 reason = delivery.gave_up(message.now.reason)
                 await self._tell(message, Trouble.GIVEN_UP, _abandoned(message, reason))
@@ -333,10 +333,6 @@ def _outgoing(queued: delivery.DeliveryQueued, edit: str, *, repeated: bool) -> 
 
 def _abandoned(message: QueuedMessage, reason: str) -> delivery.SendAbandoned:
     return delivery.SendAbandoned(delivery_id=message.now.id, reason=reason)
-
-
-def _doubted(message: QueuedMessage) -> str:
-    return f"it may have arrived: {message.now.reason}"
 
 
 def _unserved(message: QueuedMessage) -> str:

@@ -155,6 +155,17 @@ async def test_a_server_that_asks_for_a_wait_gets_it_while_another_model_answers
         assert len(first.requests) == 2
 
 
+@pytest.mark.promise("MODEL-09")
+async def test_a_key_that_keeps_failing_is_used_last_and_the_others_are_not(tmp_path: Path) -> None:
+    first, second, clock = raising(BUSY), saying("hello"), ManualClock()
+    pool = Candidate("pool/it", first, spares=(Candidate("pool/it", second, key=2),))
+    async with serving(tmp_path, raising(BUSY), fallbacks=[pool], clock=clock) as service:
+        for _ in range(5):
+            found = await finished(service, await submit(service, "hi"))
+            assert isinstance(found.ending, RunCompleted)
+    assert (len(first.requests), len(second.requests)) == (3, 5)
+
+
 async def test_overflow_with_nothing_to_leave_out_fails_once(tmp_path: Path) -> None:
     model = raising(Overflow("too long"))
     async with serving(tmp_path, model) as service:
