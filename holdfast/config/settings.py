@@ -60,6 +60,14 @@ class OpenAISettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltinSettings:
+    """The built-in model: how long its unused process is kept, and how many processors it uses."""
+
+    idle_s: Seconds = 600.0
+    threads: Size = 0  # 0: all of the machine's, at most 8
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """The HTTP door, and who may come through it."""
 
@@ -159,6 +167,7 @@ class Config:
     probe_ports: Ports = LOCAL_PORTS
     plugins: Texts = ()  # modules with more tools
     openai: OpenAISettings = field(default_factory=OpenAISettings)
+    builtin: BuiltinSettings = field(default_factory=BuiltinSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     recovery: RecoverySettings = field(default_factory=RecoverySettings)
@@ -191,8 +200,9 @@ class Config:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether neither the configuration nor the environment names a model."""
-        return self.provider == "offline" and self.origins["model"] == "default"
+        """Tell whether neither the configuration nor the environment names a model or a server."""
+        unset = self.provider == "offline" and self.origins["model"] == "default"
+        return unset and not any(table.lacks_model for table in self.models.values())
 
     @property
     def table(self) -> ModelTable | None:
@@ -210,6 +220,7 @@ _CLOSE = frozenset({"flag", "environment HOLDFAST_MODEL"})
 SECTIONS: Mapping[str, type] = MappingProxyType(
     {
         "openai": OpenAISettings,
+        "builtin": BuiltinSettings,
         "gateway": GatewaySettings,
         "limits": LimitSettings,
         "recovery": RecoverySettings,

@@ -9,7 +9,6 @@ shim, and reported then.
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from secrets import token_hex
 from typing import TypeVar
 
 import anyio
@@ -21,8 +20,9 @@ from holdfast.core.run import process
 from holdfast.core.run.process import BackgroundProcess, ProcessEnd, ProcessEnded, ProcessMatched
 from holdfast.core.run.run import RunQueued
 from holdfast.core.session.session import Session, admit
-from holdfast.core.types import Fact, InputId, ProcessId, RunId, SessionKey
+from holdfast.core.types import Fact, ProcessId, RunId, SessionKey
 from holdfast.engine.clock import Clock
+from holdfast.engine.ids import Ids
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
 from holdfast.tools.tool import RunsCommands
@@ -47,6 +47,7 @@ class Processes:
     ) -> None:
         self._sessions = sessions
         self._clock = clock
+        self._ids = Ids(clock)
         self._hands = hands
         self._tasks = tasks
         self._model = model
@@ -163,8 +164,7 @@ class Processes:
 
     def _input(self, found: BackgroundProcess, text: str) -> list[Fact]:
         """A new input of the session, for whom the process was started."""
-        made_at = f"{int(self._clock.now() * 1000):012x}"
-        run_id, input_id = RunId(f"run_{made_at}{token_hex(10)}"), InputId(f"in_{token_hex(12)}")
+        run_id, input_id = self._ids.run(), self._ids.input()
         return [
             InputAdmitted(
                 input_id=input_id, run_id=run_id, text=text, metadata={"process_id": found.id}
