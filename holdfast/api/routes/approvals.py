@@ -6,14 +6,7 @@ from msgspec import UNSET
 from holdfast.api import requests, responses
 from holdfast.api.auth import json_response
 from holdfast.api.endpoints import Endpoint, RouteContext, page
-from holdfast.api.schema.approvals import (
-    ApprovalPage,
-    ApprovalRequest,
-    ApprovalResponse,
-    RevokeResponse,
-    RuleList,
-    RuleObject,
-)
+from holdfast.api.schema import approvals as schema
 from holdfast.api.schema.health import SandboxObject
 from holdfast.core.approval.approval import Choice
 from holdfast.core.intents import Answer
@@ -36,7 +29,7 @@ _CHOICES = {
 async def answer_run(context: RouteContext, request: web.Request) -> web.Response:
     """Answer an approval of a run."""
     run_id = requests.run_in(request)
-    body = await context.read(request, ApprovalRequest)
+    body = await context.read(request, schema.ApprovalRequest)
     request_id = None if body.request_id is None else RequestId(body.request_id)
     return await _respond(context, run_id, body, request_id)
 
@@ -47,13 +40,13 @@ async def index(context: RouteContext, request: web.Request) -> web.Response:
     waiting, more = await context.gateway.approvals(context.by, limit, after)
     data = tuple(responses.approval_object(w.asked, w.owner) for w in waiting)
     rest = responses.asked_place(waiting[-1].asked) if more else UNSET
-    return json_response(ApprovalPage(data, more, rest))
+    return json_response(schema.ApprovalPage(data, more, rest))
 
 
 async def answer(context: RouteContext, request: web.Request) -> web.Response:
     """Answer the approval that the URL names."""
     request_id = RequestId(request.match_info["request_id"])
-    body = await context.read(request, ApprovalRequest)
+    body = await context.read(request, schema.ApprovalRequest)
     waiting = await context.gateway.approval(context.by, request_id)
     if waiting is None:
         raise Refused("approval_not_pending", "Nothing waits under that id.")
@@ -61,7 +54,7 @@ async def answer(context: RouteContext, request: web.Request) -> web.Response:
 
 
 async def _respond(
-    context: RouteContext, run_id: RunId, body: ApprovalRequest, request_id: RequestId | None
+    context: RouteContext, run_id: RunId, body: schema.ApprovalRequest, request_id: RequestId | None
 ) -> web.Response:
     choice = _CHOICES.get(body.choice.strip().lower())
     if choice is None:
@@ -74,7 +67,7 @@ async def _respond(
     reply = await context.gateway.send(intent)
     note = f"recorded as {reply.choice}: {choice} is for administrators"
     return json_response(
-        ApprovalResponse(
+        schema.ApprovalResponse(
             run_id, reply.choice, reply.resolved, "" if reply.choice is choice else note
         )
     )
@@ -83,14 +76,16 @@ async def _respond(
 async def rules(context: RouteContext, request: web.Request) -> web.Response:
     """List standing permissions."""
     known = context.gateway.rules(context.by)
-    return json_response(RuleList(tuple(RuleObject(name, rule) for name, rule in known.items())))
+    return json_response(
+        schema.RuleList(tuple(schema.RuleObject(name, rule) for name, rule in known.items()))
+    )
 
 
 async def revoke(context: RouteContext, request: web.Request) -> web.Response:
     """Revoke a standing permission."""
     name = request.match_info["name"]
     await context.gateway.revoke(context.by, name)
-    return json_response(RevokeResponse(name))
+    return json_response(schema.RevokeResponse(name))
 
 
 async def accept_sandbox(context: RouteContext, request: web.Request) -> web.Response:
@@ -103,22 +98,24 @@ async def accept_sandbox(context: RouteContext, request: web.Request) -> web.Res
 ENDPOINTS = (
     Endpoint(
         *("POST", "/v1/runs/{run_id}/approval", answer_run, "Answer an approval"),
-        *(ApprovalResponse, ApprovalRequest),
+        *(schema.ApprovalResponse, schema.ApprovalRequest),
         errors=(409,),
     ),
     Endpoint(
         *("GET", "/v1/approvals", index),
         "List waiting approvals, oldest first; `after` is the `next` of the page before",
-        ApprovalPage,
+        schema.ApprovalPage,
         parameters=page(PAGE),
     ),
     Endpoint(
         *("POST", "/v1/approvals/{request_id}", answer, "Answer one request"),
-        *(ApprovalResponse, ApprovalRequest),
+        *(schema.ApprovalResponse, schema.ApprovalRequest),
         errors=(409,),
     ),
-    Endpoint("GET", "/v1/rules", rules, "List standing permissions", RuleList),
-    Endpoint("POST", "/v1/rules/{name}/revoke", revoke, "Revoke a permission", RevokeResponse),
+    Endpoint("GET", "/v1/rules", rules, "List standing permissions", schema.RuleList),
+    Endpoint(
+        "POST", "/v1/rules/{name}/revoke", revoke, "Revoke a permission", schema.RevokeResponse
+    ),
     Endpoint(
         *("POST", "/v1/sandbox/accept", accept_sandbox),
         "Let work go on with the sandbox as it is",

@@ -9,15 +9,7 @@ from msgspec.structs import asdict
 from holdfast.api import requests
 from holdfast.api.auth import json_response
 from holdfast.api.contracts import ControlsProcess, KeepsSessions
-from holdfast.api.schema.operator import (
-    GatewayObject,
-    MarkResponse,
-    OrderResponse,
-    ReleaseResponse,
-    RestoredObject,
-    SessionMark,
-    SessionMarkList,
-)
+from holdfast.api.schema import operator as schema
 from holdfast.core.intents import Principal
 from holdfast.core.life.lifecycle import Reason
 from holdfast.errors import Refused
@@ -35,7 +27,7 @@ def add_routes(app: web.Application, control: ControlsProcess, by: Principal) ->
     def ordered(order: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             await order()
-            return json_response(OrderResponse(getpid()), 202)
+            return json_response(schema.OrderResponse(getpid()), 202)
 
         return handle
 
@@ -44,9 +36,9 @@ def add_routes(app: web.Application, control: ControlsProcess, by: Principal) ->
         restored = None
         if known.restored is not None:
             lost = known.restored
-            restored = RestoredObject(known.restored_at, lost.runs, lost.messages)
+            restored = schema.RestoredObject(known.restored_at, lost.runs, lost.messages)
         return json_response(
-            GatewayObject(getpid(), known.wanted, known.state, known.booted_at, restored)
+            schema.GatewayObject(getpid(), known.wanted, known.state, known.booted_at, restored)
         )
 
     async def announce(request: web.Request) -> web.Response:
@@ -55,7 +47,7 @@ def add_routes(app: web.Application, control: ControlsProcess, by: Principal) ->
         except KeyError:
             raise Refused("not_found", "Only stop, restart and nothing are announced.") from None
         await control.announce(by, reason)
-        return json_response(OrderResponse(getpid()))
+        return json_response(schema.OrderResponse(getpid()))
 
     app.router.add_get(GATEWAY, show)
     app.router.add_post(f"{GATEWAY}/stop", ordered(lambda: control.stop(by)))
@@ -67,21 +59,21 @@ def add_session_routes(app: web.Application, keeper: KeepsSessions, by: Principa
     """GET the sessions and their marks; POST …/ID/mark or unmark; POST release."""
 
     async def show(request: web.Request) -> web.Response:
-        marks = [SessionMark(**asdict(view)) for view in await keeper.sessions(by)]
-        return json_response(SessionMarkList(tuple(marks)))
+        marks = [schema.SessionMark(**asdict(view)) for view in await keeper.sessions(by)]
+        return json_response(schema.SessionMarkList(tuple(marks)))
 
     async def mark(request: web.Request) -> web.Response:
         session_id = requests.session_in(request)
         await keeper.mark(by, session_id)
-        return json_response(MarkResponse(session_id, marked=True))
+        return json_response(schema.MarkResponse(session_id, marked=True))
 
     async def unmark(request: web.Request) -> web.Response:
         session_id = requests.session_in(request)
         await keeper.clear_mark(by, session_id)
-        return json_response(MarkResponse(session_id, marked=False))
+        return json_response(schema.MarkResponse(session_id, marked=False))
 
     async def release(request: web.Request) -> web.Response:
-        return json_response(ReleaseResponse(await keeper.release(by)))
+        return json_response(schema.ReleaseResponse(await keeper.release(by)))
 
     app.router.add_get(SESSIONS, show)
     app.router.add_post(f"{SESSIONS}/{{session_id}}/mark", mark)

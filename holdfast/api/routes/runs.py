@@ -13,15 +13,7 @@ from msgspec.structs import replace
 from holdfast.api import intents, requests, responses
 from holdfast.api.auth import json_response
 from holdfast.api.endpoints import CURSOR, EVENTS, KEY, Endpoint, RouteContext, page, query
-from holdfast.api.schema.runs import (
-    RunList,
-    RunObject,
-    RunRequest,
-    StartResponse,
-    SteerRequest,
-    SteerResponse,
-    StopResponse,
-)
+from holdfast.api.schema import runs as schema
 from holdfast.api.sse import stream_events
 from holdfast.core.run.run import RunPhase
 from holdfast.gateway import RunQuery
@@ -47,7 +39,7 @@ async def start(context: RouteContext, request: web.Request) -> web.Response:
     if key is not None and not reply.replayed and (at := context.gateway.restored_at):
         # The key may have been used before the backup was restored.
         headers["Holdfast-Restored"] = formatdate(at, usegmt=True)
-    return json_response(StartResponse(reply.run_id), 202, headers)
+    return json_response(schema.StartResponse(reply.run_id), 202, headers)
 
 
 async def index(context: RouteContext, request: web.Request) -> web.Response:
@@ -62,7 +54,7 @@ async def index(context: RouteContext, request: web.Request) -> web.Response:
         limit=limit,
         after=requests.run_id(asked["after"]) if "after" in asked else None,
     )
-    data: list[RunObject] = []
+    data: list[schema.RunObject] = []
     more = True
     while more and len(data) < limit:  # a phase may be one of two statuses of the API
         views, more = await context.gateway.runs(by, wanted)
@@ -70,7 +62,7 @@ async def index(context: RouteContext, request: web.Request) -> web.Response:
         data += [run for run in found if status is None or run.status == status]
         if views:
             wanted = replace(wanted, limit=limit - len(data), after=views[-1].run_id)
-    return json_response(RunList(tuple(data), more))
+    return json_response(schema.RunList(tuple(data), more))
 
 
 async def show(context: RouteContext, request: web.Request) -> web.Response:
@@ -93,35 +85,35 @@ async def stop(context: RouteContext, request: web.Request) -> web.Response:
     run_id = requests.run_in(request)
     stopping = await context.gateway.send(intents.stop_of(request, context.by, run_id))
     wanted = request.query.get("unread", "") == "true"
-    return json_response(StopResponse(run_id, unread=stopping.unread if wanted else UNSET))
+    return json_response(schema.StopResponse(run_id, unread=stopping.unread if wanted else UNSET))
 
 
 async def steer(context: RouteContext, request: web.Request) -> web.Response:
     """Steer a run."""
     run_id = requests.run_in(request)
-    body = await context.read(request, SteerRequest)
+    body = await context.read(request, schema.SteerRequest)
     key = request.headers.get("Idempotency-Key")
     await context.gateway.send(intents.steer_of(body, context.by, run_id, key))
-    return json_response(SteerResponse(run_id))
+    return json_response(schema.SteerResponse(run_id))
 
 
 _ONE = "/v1/runs/{run_id}"
 ENDPOINTS = (
     Endpoint(
-        *("POST", "/v1/runs", start, "Start a run", StartResponse, RunRequest),
+        *("POST", "/v1/runs", start, "Start a run", schema.StartResponse, schema.RunRequest),
         status=202,
         parameters=(KEY,),
         errors=(409, 429, 503),
     ),
     Endpoint(
-        *("GET", "/v1/runs", index, "List runs, newest first", RunList),
+        *("GET", "/v1/runs", index, "List runs, newest first", schema.RunList),
         parameters=(
             query("status", {"type": "string", "enum": list(_STATUSES)}),
             query("session_id", {"type": "string"}),
             *page(100),
         ),
     ),
-    Endpoint("GET", _ONE, show, "A run's status", RunObject),
+    Endpoint("GET", _ONE, show, "A run's status", schema.RunObject),
     Endpoint(
         *("GET", f"{_ONE}/events", events, "Follow a run: server-sent events, to its last", None),
         parameters=CURSOR,
@@ -129,14 +121,14 @@ ENDPOINTS = (
         empty="Nothing follows the given number",
     ),
     Endpoint(
-        *("POST", f"{_ONE}/stop", stop, "Stop a run", StopResponse),
+        *("POST", f"{_ONE}/stop", stop, "Stop a run", schema.StopResponse),
         parameters=(KEY,),
         errors=(503,),
     ),
     Endpoint(
         *("POST", f"{_ONE}/steer", steer),
         "Add guidance to a live run, or answer its question",
-        *(SteerResponse, SteerRequest),
+        *(schema.SteerResponse, schema.SteerRequest),
         parameters=(KEY,),
         errors=(409, 503),
     ),

@@ -5,14 +5,7 @@ from aiohttp import web
 from holdfast.api import requests, responses
 from holdfast.api.auth import json_response
 from holdfast.api.endpoints import CURSOR, EVENTS, Endpoint, RouteContext, page, query
-from holdfast.api.schema.sessions import (
-    ForkRequest,
-    MessageList,
-    SessionObject,
-    SessionPage,
-    SettledMessageList,
-    TitleRequest,
-)
+from holdfast.api.schema import sessions as schema
 from holdfast.api.sse import stream_events
 from holdfast.core.intents import Principal
 from holdfast.core.types import SessionKey
@@ -23,7 +16,7 @@ async def index(context: RouteContext, request: web.Request) -> web.Response:
     found, more = await context.gateway.library.sessions(
         context.asking(request), requests.limit(request), _last(request, context.by)
     )
-    return json_response(SessionPage(tuple(map(responses.session_object, found)), more))
+    return json_response(schema.SessionPage(tuple(map(responses.session_object, found)), more))
 
 
 async def show(context: RouteContext, request: web.Request) -> web.Response:
@@ -36,7 +29,7 @@ async def show(context: RouteContext, request: web.Request) -> web.Response:
 async def rename(context: RouteContext, request: web.Request) -> web.Response:
     """Give a session a title."""
     session_id = requests.session_in(request)
-    title = (await context.read(request, TitleRequest)).title
+    title = (await context.read(request, schema.TitleRequest)).title
     by = context.asking(request)
     renamed = await context.gateway.library.rename(by, session_id, title)
     return json_response(responses.session_object(renamed))
@@ -45,7 +38,7 @@ async def rename(context: RouteContext, request: web.Request) -> web.Response:
 async def fork(context: RouteContext, request: web.Request) -> web.Response:
     """Begin a session with what the model of another one reads now."""
     session_id = requests.session_in(request)
-    body = requests.decode(await context.read_body(request) or b"{}", ForkRequest)
+    body = requests.decode(await context.read_body(request) or b"{}", schema.ForkRequest)
     name = None if body.session_id is None else requests.session_id(body.session_id)
     by = context.asking(request)
     made = await context.gateway.library.fork(by, session_id, body.title or "", name)
@@ -60,10 +53,12 @@ async def messages(context: RouteContext, request: web.Request) -> web.Response:
         data = tuple(map(responses.message_object, settled.messages))
         unfinished = tuple(settled.unfinished)
         return json_response(
-            SettledMessageList(data, session_id, after=settled.after, unfinished=unfinished)
+            schema.SettledMessageList(data, session_id, after=settled.after, unfinished=unfinished)
         )
     transcript = await context.gateway.messages(by, session_id)
-    return json_response(MessageList(tuple(map(responses.message_object, transcript)), session_id))
+    return json_response(
+        schema.MessageList(tuple(map(responses.message_object, transcript)), session_id)
+    )
 
 
 async def events(context: RouteContext, request: web.Request) -> web.StreamResponse:
@@ -92,19 +87,19 @@ ENDPOINTS = (
         stream=EVENTS,
     ),
     Endpoint(
-        *("GET", "/api/sessions", index, "List sessions, last used first", SessionPage),
+        *("GET", "/api/sessions", index, "List sessions, last used first", schema.SessionPage),
         parameters=page(100),
     ),
-    Endpoint("GET", _ONE, show, "A session", SessionObject),
+    Endpoint("GET", _ONE, show, "A session", schema.SessionObject),
     Endpoint(
         *("PATCH", _ONE, rename, "Rename a session, or remove its title"),
-        *(SessionObject, TitleRequest),
+        *(schema.SessionObject, schema.TitleRequest),
         errors=(503,),
     ),
     Endpoint(
         *("POST", f"{_ONE}/fork", fork),
         "Begin a session with what the model of this one reads now",
-        *(SessionObject, ForkRequest),
+        *(schema.SessionObject, schema.ForkRequest),
         status=201,
         errors=(409, 503),
     ),
@@ -112,7 +107,7 @@ ENDPOINTS = (
         *("GET", f"{_ONE}/messages", messages),
         "A session's transcript; with `settled` only up to the first run that is not over, and "
         "`after`: the number after which events tell the rest",
-        MessageList,
+        schema.MessageList,
         parameters=(query("settled", {"type": "boolean"}),),
     ),
 )
