@@ -144,7 +144,9 @@ class ModelBuilder:
         from holdfast.models.builtin import builtin, parts, protocol  # noqa: PLC0415  only if it is used
 
         if parts.NAME not in self._own:
-            self._own[parts.NAME] = builtin.create(self._config.home)
+            self._own[parts.NAME] = builtin.create(
+                self._config.home, self._config.builtin.idle_s, self._config.builtin.threads
+            )
         return Candidate(
             parts.ID,
             self._own[parts.NAME],

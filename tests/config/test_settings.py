@@ -92,6 +92,9 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         context_tokens = 128000
         usd_per_m_input = 0.25
         usd_per_m_output = 2
+        [builtin]
+        idle_s = 30
+        threads = 2
         [gateway]
         host = "0.0.0.0"
         port = 0
@@ -175,8 +178,8 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
             "zzz = 1",
             "FILE: unknown key zzz",
             "known are model, fallbacks, small_model, probe_local, probe_ports, plugins, [openai], "
-            "[gateway], [limits], [recovery], [journal], [approval], [sandbox], [terminal], [cli], "
-            "[log], [models.NAME], [channels.NAME]",
+            "[builtin], [gateway], [limits], [recovery], [journal], [approval], [sandbox], "
+            "[terminal], [cli], [log], [models.NAME], [channels.NAME]",
         ),
         (
             "[log]\nzzz = 1",

@@ -84,8 +84,8 @@ class Builtin:
         return self._transport
 
 
-def create(home: Path, idle_s: float = 600.0, threads: int = 0) -> Builtin:
-    """Create the provider over the files in `home`. Nothing is started yet."""
+def create(home: Path, idle_s: float, threads: int) -> Builtin:
+    """Create the provider over the files in `home`. Nothing is started yet. 0 threads: as many as help."""
     folder = ModelFolder(home)
     loading = Loading(
         str(folder.model),

