@@ -115,7 +115,7 @@ class ModelTable(Value):
         """Name the setting that holds the key, for messages."""
         if self.key_origin.startswith("environment "):
             return self.key_origin.removeprefix("environment ")
-        if self.vendor.variables and (self.is_vendors or self.name == OPENAI.name):
+        if self.name == OPENAI.name or (self.lacks_key and not self.key_origin):
             return self.vendor.variable
         return f"{self.section}.api_key"
 
@@ -150,6 +150,11 @@ def _checked(path: Path, name: str, raw: object) -> dict[str, Any]:
     provider = str(table.setdefault("provider", name))
     if provider not in BY_NAME:
         raise _unknown_provider(path, name, provider, written="provider" in raw)
+    if name == OPENAI.name and BY_NAME[provider].base_url != OPENAI.base_url:
+        raise Misconfigured(  # its key is in OPENAI_API_KEY
+            f'{path}: {SECTION}.{name}.provider is "{provider}"',
+            f'write "{OPENAI.name}" or "responses", or call the table [{SECTION}.{provider}]',
+        )
     return table
 
 

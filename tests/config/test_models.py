@@ -110,6 +110,11 @@ def test_two_values_for_the_same_setting_are_refused(home: Path) -> None:
             'write provider = "groq" under [models.work]; known are ' + ", ".join(BY_NAME),
         ),
         (
+            '[models.openai]\nprovider = "groq"',
+            'FILE: models.openai.provider is "groq"',
+            'write "openai" or "responses", or call the table [models.groq]',
+        ),
+        (
             "models = 1",
             "FILE: models is a section",
             'write [models.openai] on its own line, and below it keys like api_key = "sk-…"',

@@ -3,6 +3,9 @@
 import argparse
 import json
 
+import anyio
+
+from holdfast.app.resolve import resolve
 from holdfast.config import process as configuration
 from holdfast.config import settings, tables
 from holdfast.config.secrets import Secret
@@ -13,7 +16,7 @@ def main(args: argparse.Namespace) -> int:
     if args.what == "path":  # must work even if the file is wrong
         print(configuration.process_home() / settings.FILE)
         return 0
-    config = configuration.from_process({})
+    config = anyio.run(resolve, configuration.from_process({}))
     rows = [(key, value, origin) for key, value, origin in settings.shown(config)]
     if args.json:
         shown = {k: {"value": _plain(v), "origin": o} for k, v, o in rows}

@@ -103,6 +103,10 @@ async def test_a_server_on_this_machine_is_used_if_nothing_is_configured(place: 
         while doctor["model"] == "offline":
             doctor = json.loads((await place.holdfast("doctor", "--json")).out)
         assert (doctor["model"], doctor["model_reason"]) == (report["model"], report["reason"])
+        config = ""
+        while report["model"] not in config:
+            config = (await place.holdfast("config")).out
+        assert report["reason"] in config
 
 
 @pytest.mark.promise("MODEL-08")
