@@ -12,9 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.messages import User
+from holdfast.config.home import find_home
+from holdfast.core.messages import Assistant, ToolResult, User
 from holdfast.errors import Rejected, Transient
-from holdfast.models.builtin import server
+from holdfast.models.builtin import builtin, server
 from holdfast.models.builtin.builtin import Builtin
 from holdfast.models.builtin.child import Loading, ModelProcess, ProcessLimits
 from holdfast.models.builtin.parts import ModelFolder
@@ -23,7 +24,10 @@ from tests.fakes import llama
 
 pytestmark = pytest.mark.anyio
 
-TOOL = ToolSpec("list_files", "", {"type": "object", "properties": {"path": {"type": "string"}}})
+TOOLS = tuple(
+    ToolSpec(name, "", {"type": "object", "properties": {"path": {"type": "string"}}})
+    for name in ("list_files", "read_file")
+)
 ENOUGH = ProcessLimits(memory_mb=0)
 
 
@@ -55,7 +59,7 @@ async def ask(model: Builtin, text: str) -> str:
 
 
 def request(text: str) -> Request:
-    return Request("fake", "", (User(text),), (TOOL,))
+    return Request("fake", "", (User(text),), TOOLS)
 
 
 async def gone(pid: int) -> None:
@@ -120,6 +124,25 @@ async def test_the_process_ends_with_its_parent_also_if_that_is_killed(program: 
         pid = int(await parent.stdout.receive())
         parent.kill()
     await gone(pid)
+
+
+REAL = ModelFolder(find_home(os.environ))
+
+
+@pytest.mark.skipif(not REAL.is_complete, reason="needs the built-in model (models pull builtin)")
+async def test_the_real_model_calls_a_tool_and_answers() -> None:
+    home = REAL.path.parent
+    async with aclosing(builtin.create(home, idle_s=60.0, threads=0)) as model:
+        question = User("Which files are in this folder?")
+        pieces = [piece async for piece in model.stream(Request("", "", (question,), TOOLS))]
+        assert isinstance(pieces[-1], Answer)
+        (call,) = pieces[-1].calls
+        assert call.tool == "list_files"
+        result = ToolResult(call.call_id, "zebra.txt (3 bytes)")
+        messages = (question, Assistant("", (call,)), result)
+        pieces = [piece async for piece in model.stream(Request("", "", messages, TOOLS))]
+        assert isinstance(pieces[-1], Answer)
+        assert "zebra.txt" in pieces[-1].text
 
 
 async def test_the_process_has_no_environment(
