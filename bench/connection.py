@@ -14,6 +14,7 @@ from typing_extensions import override
 
 TERMINAL = re.compile(rb'"event": ?"run\.(completed|failed|cancelled)"')
 DELTA = re.compile(rb'"delta": ?"([^"]*)"')
+VOID = b'"message.void"'  # what was streamed of this turn does not count: the model is asked again
 
 
 class Dropped(Exception):
@@ -30,12 +31,14 @@ class Connection(asyncio.Protocol):
         self.done_at = 0  # … and of the end of the answer
         self.terminal = b""  # completed, failed or cancelled
         self.lags: list[int] = []  # ns, one per token that is a time
+        self.voids = 0  # turns that were cut and asked again
         self.on_delta: Callable[[], None] = lambda: None
         self._asked: asyncio.Future[None] | None = None
         self._wire: asyncio.Transport | None = None
         self._rest = b""
         self._frame = b""  # an SSE frame that is not whole yet
         self._token = b""  # a token that is not whole yet: two frames may share one
+        self._before = 0  # how many lags there were before this turn
         self._missing = -1  # bytes of the body still to come; -1 in the head, -2 when chunked
 
     @property
@@ -53,6 +56,7 @@ class Connection(asyncio.Protocol):
             raise Dropped
         self.status = self.first_at = self.done_at = 0
         self.body = self.terminal = self._frame = self._token = b""
+        self._before = len(self.lags)
         self._missing = -1
         self._asked = asyncio.get_running_loop().create_future()
         self._wire.write(request)
@@ -123,12 +127,21 @@ class Connection(asyncio.Protocol):
             return
         if not self.first_at and b"data:" in text:
             self.first_at = now
+        if VOID in text:
+            text = self._start_turn_again(text)
         if deltas := DELTA.findall(text):
             self.on_delta()
             tokens, _, self._token = b"".join((self._token, *deltas)).rpartition(b" ")
             self.lags += [now - int(token) for token in tokens.split() if token.isdigit()]
         if found := TERMINAL.search(text):
             self.terminal = found[1]
+
+    def _start_turn_again(self, text: bytes) -> bytes:
+        """Forget the tokens of a turn that was cut; return the frames behind it."""
+        self.voids += text.count(VOID)
+        self._token = b""
+        del self.lags[self._before :]
+        return text.rpartition(VOID)[2]
 
     def _finish(self, now: int) -> None:
         self.done_at = now

@@ -66,7 +66,8 @@ class Loaded(msgspec.Struct, frozen=True):
     first_ms: list[float]
     done_ms: list[float]
     lag_ms: dict[str, float]  # from the model's writing a token to its arrival
-    tokens: int
+    tokens: int  # without those of turns that were cut
+    voids: int  # such turns: the model was asked again
     failures: int  # runs that did not complete, or not in time
     cpu_ms: dict[str, float]
 
@@ -189,6 +190,7 @@ async def load(job: Load) -> Loaded:
         done_ms=list(ms(tally.done)),
         lag_ms=percentiles(lags),
         tokens=len(lags),
+        voids=sum(connection.voids for connection in opened),
         failures=tally.begun - tally.completed,
         cpu_ms=spent,
     )

@@ -27,7 +27,7 @@ from holdfast.tools import terminal
 from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.spawn import Spawner
 from holdfast.tools.sandbox.sandbox import Sandbox
-from holdfast.tools.terminal import TerminalArguments
+from holdfast.tools.terminal_arguments import TerminalArguments
 from holdfast.tools.tool import Context, Done, Judge
 
 TRUE = "/usr/bin/true"

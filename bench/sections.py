@@ -150,7 +150,7 @@ def interleaved(bench: Bench, section: str, rounds: int, job: Load) -> dict[str,
                 rate = len(loaded.done_ms) / loaded.elapsed_s
                 say(f"  {section} {name}: {rate:.0f} runs/s; CPU ms per run: {spent}")
                 if loaded.lag_ms:
-                    say(f"    lag ms {loaded.lag_ms}")
+                    say(f"    lag ms {loaded.lag_ms}; turns asked again: {loaded.voids}")
     return seen
 
 
@@ -200,7 +200,8 @@ def streams(bench: Bench) -> Iterator[Figure]:
         seen = interleaved(bench, f"streams-{count}", 1 if bench.quick else 3, job)
         for name, rounds in seen.items():
             if any(r.tokens != count * tokens for r in rounds):
-                raise Broken(f"{name} lost tokens: {[r.tokens for r in rounds]}")
+                seen_tokens = [r.tokens for r in rounds]
+                raise Broken(f"{name}: {seen_tokens} tokens instead of {count * tokens} a round")
         head = f"{count} streams of {seconds} s, "
         yield figure(head + "s until all finished", over(seen, lambda r: r.elapsed_s))
         yield figure(head + "lag ms p50", over(seen, lambda r: r.lag_ms["p50"]))

@@ -37,7 +37,7 @@ def connect(config: Config, clock: Clock) -> dict[str, Connected]:
 def found(config: Config) -> str:
     """The channels that are on, for the line at the start; empty if there are none."""
     words = [
-        f"{t.name} (by {t.origin.removeprefix('environment ')}; nobody gets in but by pairing)"
+        f"{t.name} (by {t.origin.removeprefix('environment ')}; users are let in only by pairing)"
         if t.origin != str(config.file)
         else t.name
         for t in config.channels.tables.values()
@@ -82,7 +82,7 @@ def _secret(config: Config, table: ChannelTable, asked: Iterable[str], name: str
 
 
 def reset(said: str, utc_offset_s: float) -> Reset:
-    """When a chat gets a new session, from a setting that has been checked."""
+    """Convert the checked setting of when a chat gets a new session."""
     kind, _, number = said.partition(":")
     match kind:
         case "idle":

@@ -10,6 +10,7 @@ Whatever fails inside, the response is the JSON error object, and never a traceb
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from hashlib import sha256
 from math import ceil
 from urllib.parse import parse_qsl
@@ -122,15 +123,15 @@ class Doorway(Value):
         if request.query_string and _has_token(request.query_string):
             why = "A key in a URL gets logged. Send it as `Authorization: Bearer …`, and replace this one."
             return error_response(400, "key_in_url", why)
+        if self._knows(request.headers.get("Authorization", "")):
+            if isinstance(request.protocol, Connection):
+                request.protocol.admit()
+            return None
         if request.path in OPEN_ROUTES or request.path.startswith(HOOKS):
             return None
         if request.method == "OPTIONS" and origin is not None:
             return None
-        if not self._knows(request.headers.get("Authorization", "")):
-            return error_response(401, "invalid_api_key", "Invalid API key")
-        if isinstance(request.protocol, Connection):
-            request.protocol.admit()
-        return None
+        return error_response(401, "invalid_api_key", "Invalid API key")
 
     def _knows(self, authorization: str) -> bool:
         scheme, _, token = authorization.partition(" ")
@@ -143,6 +144,7 @@ def key_hash(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
+@lru_cache
 def _host_name(host: str) -> str:
     name = host[: host.rindex("]") + 1] if host.startswith("[") and "]" in host else host
     return name.partition(":")[0].lower() if not name.startswith("[") else name
@@ -213,8 +215,8 @@ def headers_of(door: Doorway) -> Callable[[web.Request, web.StreamResponse], Awa
 
     async def add(request: web.Request, response: web.StreamResponse) -> None:
         secure(response)
-        fields: CIMultiDict[str] = response.headers
-        if (origin := request.headers.get("Origin")) is not None and origin in door.origins:
+        if door.origins and (origin := request.headers.get("Origin")) in door.origins:
+            fields: CIMultiDict[str] = response.headers
             fields.update(_CORS)
             fields["Access-Control-Allow-Origin"] = origin
 

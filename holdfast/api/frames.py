@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 def frame(record: Record) -> bytes:
     """The record as one SSE frame; empty if the API has no event for it."""
     fact = record.fact
-    if type(fact) in _SILENT:
+    if type(fact) in _SILENT or (type(fact) is InputAdmitted and fact.mode is not Mode.STEER):
         return b""
     if type(fact) is MessageDelta or type(fact) is ReasoningDelta:
         return b'id: %d\ndata: {"event":"%s","run_id":"%s","timestamp":%.6f,"seq":%d,"turn":%d,"delta":%s}\n\n' % (

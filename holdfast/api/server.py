@@ -51,6 +51,8 @@ class _Connection(Connection):
         with anyio.CancelScope() as self._handling:
             try:
                 return await handler(request)
+            except web.HTTPException as error:  # raised before the middleware is reached
+                return http_error(request, error)
             except ConnectionError:
                 if self.transport is not None and not self.transport.is_closing():
                     raise
@@ -144,12 +146,10 @@ async def serving(
     assert inner.server is not None
     handler = inner.server.request_handler
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        assert isinstance(request.protocol, _Connection)
-        try:
-            return await request.protocol.handle(handler, request)
-        except web.HTTPException as error:  # raised before the middleware is reached
-            return http_error(request, error)
+    def handle(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        connection = request.protocol
+        assert isinstance(connection, _Connection)
+        return connection.handle(handler, request)
 
     strangers = None if headers_s is None else Strangers(headers_s)
     server = _Server(strangers, handle, request_factory=inner.server.request_factory)

@@ -4,7 +4,7 @@
 names they have in the environment, which wins over the file. A channel of ours is checked here,
 and its module imported only if it is set up; one of a plugin when it is made (`check_own`).
 A channel whose secrets are in the environment, and which needs nothing else, is on without a
-table: it lets nobody in but by pairing.
+table, and users are let in only by pairing.
 """
 
 import difflib
@@ -47,7 +47,7 @@ Users = Annotated[
 ]
 Kinds = Annotated[frozenset[ChatType], Meta(description='a list of "dm", "group" and "channel"')]
 Sharing = Annotated[Groups, Meta(description='"per_user" or "shared"')]
-Afresh = Annotated[
+Restarts = Annotated[
     str,
     Meta(
         pattern=r"^(none|idle:[1-9][0-9]{0,6}|daily:([01]?[0-9]|2[0-3]))$",
@@ -60,15 +60,15 @@ Doubt = Annotated[OnAmbiguous, Meta(description='"resend_marked" or "hold"')]
 
 
 class Common(msgspec.Struct, frozen=True):
-    """What can be said of every channel."""
+    """The settings that every channel has."""
 
     enabled: Flag = True
     users: Users = {}
     chats: Kinds = frozenset({ChatType.DIRECT})
     pairing: Flag = True  # strangers are shown a code in a direct chat
     groups: Sharing = Groups.PER_USER
-    reset: Afresh = "none"  # when the next words begin a fresh session
-    busy: Busy = Mode.INTERRUPT  # what words do to a run at work
+    reset: Restarts = "none"  # when the next message starts a new session
+    busy: Busy = Mode.INTERRUPT  # what a message does to an active run
     on_ambiguous: Doubt = OnAmbiguous.RESEND_MARKED
     progress: Flag = True
 
@@ -103,7 +103,7 @@ class Channels(Value):
 
 
 def read(path: Path, tables: object, environ: Mapping[str, str], *, plugins: bool) -> Channels:
-    """What the file and the environment say of channels. `plugins` may bring more of them."""
+    """The channels in the file and the environment. `plugins` may add more."""
     found: dict[str, ChannelTable] = {}
     secrets: dict[str, GivenSecret] = {}
     for name, raw in _each(path, tables, plugins=plugins):

@@ -73,7 +73,7 @@ def known_secrets(config: Config) -> list[str]:
     given = [value for _, value, _ in shown(config) if isinstance(value, Secret)]
     found = list(dict.fromkeys(key.reveal() for key in (*given, *config.vendor_keys.values())))
     if config.gateway.api_key is None and (config.home / KEY_FILE).exists():
-        with suppress(Misconfigured):  # no key; whoever needs one will say so
+        with suppress(Misconfigured):  # no key: reported where one is needed
             found.append(api_key(config).reveal())
     return found
 
@@ -81,8 +81,8 @@ def known_secrets(config: Config) -> list[str]:
 def api_key(config: Config) -> Secret:
     """The key of the HTTP door: the given one, else the generated one, made at first need.
 
-    Safe against others who do the same at the same time: whoever links first wins, and
-    nobody ever sees half a key.
+    Safe if several processes do it at once: the first link counts, and no process reads half a
+    key.
     """
     if config.gateway.api_key is not None:
         return config.gateway.api_key
@@ -110,6 +110,6 @@ def _create_key(path: Path) -> None:
             os.fsync(file.fileno())
         os.link(draft, path)
     except FileExistsError:
-        pass  # somebody was faster: theirs is the key
+        pass  # another process was faster: its key counts
     finally:
         os.unlink(draft)

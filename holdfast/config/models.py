@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import fields, replace
 
-from holdfast.config import vendors
+from holdfast.config import program, vendors
 from holdfast.config.secrets import Secret
 from holdfast.config.tables import convert, line
 from holdfast.config.types import Price, Seconds, Size, Text, Url
@@ -25,7 +25,8 @@ from holdfast.errors import Misconfigured
 from holdfast.models import windows
 
 SECTION = "models"
-WITHOUT_TABLE = ("builtin", "offline")  # providers that need no server
+NO_MODEL = "offline"
+WITHOUT_TABLE = ("builtin", NO_MODEL)  # providers that need no server
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _KEYS = frozenset({"api_key", "api_keys"})
@@ -79,6 +80,11 @@ class ModelTable(Value):
     def lacks_key(self) -> bool:
         """Tell whether the server needs a key and there is none."""
         return self.is_vendors and bool(self.vendor.variables) and not self.keys
+
+    @property
+    def lacks_model(self) -> bool:
+        """Tell whether it is written in the file, can be used, and no model is known for it."""
+        return bool(self.in_file) and not self.model and not self.lacks_key
 
     @property
     def section(self) -> str:
@@ -268,6 +274,12 @@ def choose(tables: list[ModelTable]) -> tuple[str, str] | None:
             return f"{table.name}/default", (
                 f"there is a server in {table.origin} and no model is named, "
                 'so it is asked for "default"'
+            )
+    for table in tables:
+        if table.lacks_model:
+            return NO_MODEL, (
+                f'[{table.section}] names no model: write model = "{table.name}/…" above the first '
+                f"section; to see which there are: {program.typed()} models list {table.name}"
             )
     return None
 

@@ -45,16 +45,16 @@ def from_process(overrides: Mapping[str, str]) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """Who watches this process, where it listens, and how often it wants a sign of life."""
+    """The supervisor of this process, its socket, and the interval of its watchdog."""
 
     by: Supervisor = Supervisor.NONE
-    socket: str = ""  # empty: nobody listens
+    socket: str = ""  # empty: there is none
     watchdog_s: float = 0.0  # 0: no sign of life is wanted
     of_user: bool = False  # systemd's manager is a user's, not the machine's
 
 
 def take_supervision() -> Supervision:
-    """Who supervises this process. What says so is for us alone: no child inherits it."""
+    """Return the supervisor of this process, and remove its variables: no child inherits them."""
     found = find_supervision(os.environ, os.getpid())
     for name in _SUPERVISION:
         os.environ.pop(name, None)
@@ -62,7 +62,7 @@ def take_supervision() -> Supervision:
 
 
 def find_supervision(environ: Mapping[str, str], pid: int) -> Supervision:
-    """What the environment says of the supervisor of process `pid`."""
+    """Read the supervisor of process `pid` from the environment."""
     address = environ.get("NOTIFY_SOCKET", "")
     by = Supervisor.NONE
     if environ.get("XPC_SERVICE_NAME") == LAUNCHD_LABEL:
@@ -91,7 +91,7 @@ def environment(config: Config) -> dict[str, str]:
 
 
 def again(config: Config) -> Config:
-    """What the next one of ours would be configured with, as the home is now."""
+    """Load the configuration that the next process of this home would have."""
     flags = {key: str(value) for key, value, origin in shown(config) if origin == "flag"}
     return load({**environment(config), "HOLDFAST_HOME": str(config.home)}, flags)
 
@@ -112,28 +112,28 @@ def process_home() -> Path:
 
 
 def wants_no_colour() -> bool:
-    """Whether somebody has asked every program for plain text (NO_COLOR, not empty)."""
+    """Tell whether the user wants plain text (NO_COLOR, not empty)."""
     return bool(os.environ.get("NO_COLOR"))
 
 
 def can_draw() -> bool:
-    """Whether the terminal can move its cursor, as far as it says so (TERM)."""
+    """Tell whether the terminal can move its cursor, according to TERM."""
     return os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def folds_again() -> bool:
-    """Whether the terminal folds its lines anew when it becomes narrower, as most do."""
+    """Tell whether the terminal folds its lines again when it becomes narrower, as most do."""
     stiff = "XTERM_VERSION" in os.environ or "STY" in os.environ
     return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
 
 
 def debugging() -> bool:
-    """Whether somebody wants to see our traces (HOLDFAST_DEBUG=1)."""
+    """Tell whether the user wants to see our traces (HOLDFAST_DEBUG=1)."""
     return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
 
 
 def wants_pull() -> bool | None:
-    """Whether the built-in model is to be fetched if there is no other (HOLDFAST_PULL); None: ask."""
+    """Tell whether to fetch the built-in model if there is no other (HOLDFAST_PULL); None: ask."""
     given = os.environ.get("HOLDFAST_PULL", "")
     return given != "0" if given else None
 
@@ -172,5 +172,5 @@ def package_environment() -> dict[str, str]:
 
 
 def search_path() -> str:
-    """Where this process finds commands."""
+    """Return the PATH of this process."""
     return os.environ.get("PATH") or os.defpath

@@ -49,7 +49,7 @@ LOCAL_PORTS = (11434, 1234, 8080, 8000)  # Ollama, LM Studio, llama.cpp, vLLM
 
 @dataclass(frozen=True, slots=True)
 class OpenAISettings:
-    """Where an OpenAI-compatible server is, and how long it may be silent."""
+    """The address of an OpenAI-compatible server, and how long it may be silent."""
 
     base_url: Url = "https://api.openai.com/v1"
     api_key: ProviderKey = None
@@ -82,7 +82,7 @@ class GatewaySettings:
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """What one process takes on."""
+    """The limits of one process."""
 
     running: Count = 1_024
     queued: Count = 10_000
@@ -97,14 +97,14 @@ class LimitSettings:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """What happens at start to a run that was cut."""
+    """The policy at start for runs that were cut."""
 
     on_start: Policy = OnStart.RESUME
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
-    """How much room the journal keeps; how long deltas and replaced versions of files are kept."""
+    """The disk space that the journal reserves, and retention of deltas and former file versions."""
 
     low_water_mb: Size = 64
     ballast_mb: Size = 4
@@ -114,7 +114,7 @@ class JournalSettings:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSettings:
-    """Which commands ask before they run, and how long a question waits for its answer.
+    """The commands that need an approval, and how long a question waits for its answer.
 
     "ask": all but the plainly harmless. "sandboxed": where the sandbox holds (L2), only what
     wants out of it.
@@ -126,7 +126,7 @@ class ApprovalSettings:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSettings:
-    """How commands are confined, and what happens where they cannot be: refused, or asked for."""
+    """The confinement of commands, and what happens without it: refuse or ask."""
 
     allow_none: Flag = False
     container: Image = ""  # an image, or a root directory; empty: no container
@@ -134,7 +134,7 @@ class SandboxSettings:
 
 @dataclass(frozen=True, slots=True)
 class TerminalSettings:
-    """What one command may use."""
+    """The limits of one command."""
 
     memory_mb: Size = 0  # of all its processes; 0: as much as there is
 
@@ -148,7 +148,7 @@ class Cli:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """How much is said on the way."""
+    """The log level."""
 
     level: Level = "info"
 
@@ -185,12 +185,12 @@ class Config:
 
     @property
     def provider(self) -> str:
-        """What stands before the slash of `model`."""
+        """The part of `model` before the slash."""
         return self.model.partition("/")[0]
 
     @property
     def model_name(self) -> str:
-        """What stands after it: the provider's own name of the model."""
+        """The part after it: the provider's own name of the model."""
         return self.model.partition("/")[2] or self.provider
 
     @property
@@ -200,8 +200,9 @@ class Config:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether neither the configuration nor the environment names a model."""
-        return self.provider == "offline" and self.origins["model"] == "default"
+        """Tell whether neither the configuration nor the environment names a model or a server."""
+        unset = self.provider == "offline" and self.origins["model"] == "default"
+        return unset and not any(table.lacks_model for table in self.models.values())
 
     @property
     def table(self) -> ModelTable | None:
@@ -235,7 +236,7 @@ SECTIONS: Mapping[str, type] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What is known about one key."""
+    """The description of one key."""
 
     type: Any
     meta: Meta

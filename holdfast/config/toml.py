@@ -24,7 +24,7 @@ from holdfast.errors import Misconfigured
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as somebody wrote it, and where."""
+    """A value as it was written, and its place."""
 
     value: object
     origin: str
@@ -106,7 +106,7 @@ def _unknown(path: Path, key: str) -> Misconfigured:
 
 
 def _line(key: str) -> str:
-    """How `key` is written in the file, with a value that works."""
+    """Return an example line for `key` with a valid value."""
     example = EXAMPLES.get(key, SETTINGS[key].default)
     section, _, name = key.rpartition(".")
     where = f" under [{section}]" if section else " above the first section"

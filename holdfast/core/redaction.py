@@ -189,6 +189,8 @@ class RedactedStream:
         """End the text, and return what was held back."""
         held, self._held = self._held, ""
         behind, self._before = self._before.endswith(_LINE_ENDS), ""
+        if not held:
+            return ""
         return self._known.scan(held, ends=True, behind=behind)[0]
 
 

@@ -18,7 +18,8 @@ import msgspec
 from msgspec.structs import fields
 
 from holdfast.core.events import TERMINAL, MessageDelta, ReasoningDelta, Record
-from holdfast.core.inbox import InputAdmitted, Mode
+from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
+from holdfast.core.run.run import RunQueued, RunStarted
 from holdfast.core.types import Fact, RunId
 
 BUFFER = 256 * 1024  # what one follower may leave lying, in bytes, roughly
@@ -32,10 +33,13 @@ _PART = 100  # of a message or a call in it, likewise
 _ENDS: frozenset[type[Fact]] = frozenset(TERMINAL)
 
 
+_SHORT: frozenset[type[Fact]] = frozenset({RunQueued, RunStarted, InputPromoted})
+
+
 def _size(fact: Fact) -> int:
     if type(fact) is MessageDelta or type(fact) is ReasoningDelta:  # most records are
         return _OVERHEAD + len(fact.text)
-    return _OVERHEAD + _length(fact)
+    return _OVERHEAD if type(fact) in _SHORT else _OVERHEAD + _length(fact)
 
 
 @cache
@@ -85,7 +89,8 @@ class Follower:
         self._commit = commit
         self._size += size
         self._records.append(record)
-        self.nudge()
+        if (arrived := self._arrived) is not None and not arrived.done():  # as `nudge`
+            arrived.set_result(None)
 
     def close(self) -> None:
         """It gets what it was given, and then nothing more."""
@@ -154,7 +159,8 @@ class Live:
 
     def publish(self, records: Sequence[Record]) -> None:
         """Hand committed records to the followers of their run and of their session."""
-        self._commit += 1
+        self._commit = commit = self._commit + 1
+        followers = self._followers
         for record in records:
             fact = record.fact
             run_id: RunId | None = getattr(fact, "run_id", None)
@@ -162,14 +168,12 @@ class Live:
                 continue
             size = _size(fact)
             if self._streams:
-                self._push(record.stream, record, size)
+                for follower in followers.get(record.stream, ()):
+                    follower.push(record, size, commit)
             if run_id is not None:
                 self._remember(run_id, record, size)
-                self._push(run_id, record, size)
-
-    def _push(self, place: Place, record: Record, size: int) -> None:
-        for follower in self._followers.get(place, ()):
-            follower.push(record, size, self._commit)
+                for follower in followers.get(run_id, ()):
+                    follower.push(record, size, commit)
 
     def nudge(self) -> None:
         """Readers that hear nothing get a sign of life."""

@@ -6,8 +6,8 @@ and a crash would lose the difference. Reading changes nothing, with one excepti
 session resumes it if its recovery was deferred.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from holdfast.core.approval.approval import ApprovalRequested
 from holdfast.core.events import TERMINAL, Record
@@ -18,7 +18,7 @@ from holdfast.core.run.run import Run
 from holdfast.core.session import answers, placement
 from holdfast.core.session.session import Session
 from holdfast.core.types import Fact, RequestId, RunId, SessionId, SessionKey, Usage
-from holdfast.engine.live import Follower, Live
+from holdfast.engine.live import Live
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
 from holdfast.gateway import AskedPlace, Batches, PendingApproval, RunQuery, RunView
@@ -101,24 +101,20 @@ class Reads:
             await loaded.landed()
             return said
 
-    @asynccontextmanager
-    async def follow(
+    def follow(
         self, by: Principal, run_id: RunId, after: int
-    ) -> AsyncIterator[Batches | None]:
+    ) -> AbstractAsyncContextManager[Batches | None]:
         """The run's records after `after`, in order, without gap or repeat."""
+        return _Following(self, by, run_id, after)
+
+    async def batches(self, by: Principal, run_id: RunId, after: int) -> "_Batches | None":
+        """The same, to be left by the caller; None if there is nothing after `after`."""
         key, stream, ended = await self._place_of(by, run_id)
         if ended is not None and after >= ended:
-            yield None
-            return
+            return None
         if ended is None:
             await self._watched(by, key)
-        follower = self._live.join(run_id)
-        batches = self._batches(follower, run_id, stream, after)
-        try:
-            yield batches
-        finally:
-            self._live.leave(follower)
-            await batches.aclose()  # the garbage collector would need a task of its own for that
+        return _Batches(self._journal, self._live, run_id, stream, after)
 
     @asynccontextmanager
     async def follow_session(
@@ -131,42 +127,11 @@ class Reads:
             if loaded is None:
                 raise Refused("session_not_found", f"There is no session {session_id}.")
             stream = loaded.stream  # of records that are committed, whatever this fold has
-        follower = self._live.join(stream)
-        batches = self._batches(follower, None, stream, after)
+        batches = _Batches(self._journal, self._live, None, stream, after)
         try:
             yield batches
         finally:
-            self._live.leave(follower)
-            await batches.aclose()
-
-    async def _batches(
-        self, follower: Follower, run_id: RunId | None, stream: int, after: int
-    ) -> AsyncGenerator[Sequence[Record], None]:
-        """Yield the records of one run to its end; those of all runs without an end."""
-        tail = None if run_id is None else self._live.tail(run_id)
-        while batch := await self._backlog(tail, run_id, stream, after):
-            yield batch
-            after = batch[-1].seq
-            if run_id is not None and type(batch[-1].fact) in _ENDS:
-                return
-            if tail is not None:
-                break  # the follower has had all that came since it joined
-        while (records := await follower.take()) is not None:
-            fresh = [r for r in records if r.seq > after]
-            if fresh or not records:
-                yield fresh
-            if fresh:
-                after = fresh[-1].seq
-            if run_id is not None and records and type(records[-1].fact) in _ENDS:
-                return  # also for a reader whose cursor is ahead of it
-
-    async def _backlog(
-        self, tail: Sequence[Record] | None, run_id: RunId | None, stream: int, after: int
-    ) -> Sequence[Record]:
-        """Return the next records that are committed: from memory if all of them are there."""
-        if tail is not None:
-            return [r for r in tail if r.seq > after]
-        return await self._journal.records(stream, run_id, after, PAGE)
+            batches.leave()
 
     async def _place_of(self, by: Principal, run_id: RunId) -> tuple[SessionKey, int, int | None]:
         """The run's session and stream, and the number of its last record if it has ended."""
@@ -207,6 +172,92 @@ class Reads:
             ended_seq=row.ended_seq,
             owner=row.key.owner,
         )
+
+
+class _Batches:
+    """The records of one run to its end, or of all runs of a session without an end.
+
+    A class, and `_Following` too: generators cost more, and every reader of a run has both.
+    """
+
+    __slots__ = (
+        "_after",
+        "_behind",
+        "_follower",
+        "_journal",
+        "_live",
+        "_over",
+        "_run_id",
+        "_stream",
+    )
+
+    def __init__(
+        self, journal: Journal, live: Live, run_id: RunId | None, stream: int, after: int
+    ) -> None:
+        self._journal = journal
+        self._live = live
+        self._run_id = run_id
+        self._stream = stream
+        self._after = after
+        self._behind = True  # it has not had all that was committed before it joined
+        self._over = False
+        self._follower = live.join(stream if run_id is None else run_id)
+
+    def leave(self) -> None:
+        """Read no more."""
+        self._live.leave(self._follower)
+
+    def __aiter__(self) -> "_Batches":
+        return self
+
+    async def __anext__(self) -> Sequence[Record]:
+        if self._behind and (batch := await self._backlog()):
+            return self._passed(batch)
+        while not self._over and (records := await self._follower.take()) is not None:
+            fresh = [r for r in records if r.seq > self._after]
+            if fresh or not records:
+                return self._passed(fresh)
+            self._passed(records)  # its cursor is ahead of them
+        raise StopAsyncIteration
+
+    async def _backlog(self) -> Sequence[Record]:
+        """Return the next records that are committed: from memory if all of them are there."""
+        tail = None if self._run_id is None else self._live.tail(self._run_id)
+        if tail is not None:
+            self._behind = False  # the follower has had all that came since it joined
+            return [r for r in tail if r.seq > self._after]
+        batch = await self._journal.records(self._stream, self._run_id, self._after, PAGE)
+        self._behind = bool(batch)
+        return batch
+
+    def _passed(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Note how far it has come."""
+        if records:
+            self._after = max(self._after, records[-1].seq)
+            self._over = self._run_id is not None and type(records[-1].fact) in _ENDS
+            self._behind = self._behind and not self._over
+        return records
+
+
+class _Following:
+    """A block that follows one run."""
+
+    __slots__ = ("_after", "_batches", "_by", "_reads", "_run_id")
+
+    def __init__(self, reads: Reads, by: Principal, run_id: RunId, after: int) -> None:
+        self._reads = reads
+        self._by = by
+        self._run_id = run_id
+        self._after = after
+        self._batches: _Batches | None = None
+
+    async def __aenter__(self) -> Batches | None:
+        self._batches = await self._reads.batches(self._by, self._run_id, self._after)
+        return self._batches
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self._batches is not None:
+            self._batches.leave()
 
 
 def _oldest(session: Session, run_id: RunId) -> ApprovalRequested | None:

@@ -94,7 +94,7 @@ class Service(Reads):
 
     @property
     def restored_at(self) -> float:
-        """When the journal was restored, while a key used before may still be repeated; else 0."""
+        """The time of a restore, while an older key may still be repeated; else 0."""
         return self._life.restored_at
 
     async def boots(self, start: StartedBy) -> bool:

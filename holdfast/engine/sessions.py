@@ -65,6 +65,7 @@ class LoadedSession:
     __slots__ = (
         "_ahead",
         "head",
+        "key",
         "last_at",
         "partial",
         "pins",
@@ -76,6 +77,7 @@ class LoadedSession:
 
     def __init__(self, session: Session, stream: int, head: int, last_at: float) -> None:
         self.session = session
+        self.key: SessionKey = session.key
         self.stream = stream
         self.head = head
         self.last_at = last_at  # when its last record was written
@@ -84,10 +86,6 @@ class LoadedSession:
         self.pins = 0
         self._ahead: list[tuple[Pending, Session]] = []  # on their way, and what was before each
         self.void = False
-
-    @property
-    def key(self) -> SessionKey:
-        return self.session.key
 
     def move(self, after: Session, pending: Pending, at: float) -> None:
         """Go on to the session that the facts of `pending` lead to."""
@@ -286,11 +284,11 @@ class Sessions:
 
     def _measure(self, session: Session, run: Run) -> None:
         """Keep the size of the inputs of a run that waits for a place."""
-        if run.id in self._sizes:
-            self.queued_bytes -= self._sizes.pop(run.id)
+        self.queued_bytes -= self._sizes.pop(run.id, 0)
         if run.status is run_machine.RunPhase.QUEUED:
-            unread = (session.inputs[name].admitted for name in run.unread)
-            size = self._sizes[run.id] = sum(admitted.size for admitted in unread)
+            size = self._sizes[run.id] = sum(
+                [session.inputs[name].admitted.size for name in run.unread]
+            )
             self.queued_bytes += size
 
     def _count(self, loaded: LoadedSession, before: Session, changed: list[Run]) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from select import select
 
@@ -63,9 +64,8 @@ def read_clocks() -> Reading:
     return Reading(boot_id(), _since_boot(), _wall())
 
 
-def _since_boot() -> float:
-    # macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC counts the time of a suspend.
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+# macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC counts the time of a suspend.
+_since_boot = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class JournalClock:

@@ -19,8 +19,8 @@
   other records do not change.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from holdfast.core.approval.approval import ApprovalRequested
 from holdfast.core.chat.delivery import Delivery, DeliveryQueued
@@ -57,7 +57,7 @@ class Pending(Protocol):
     def durable(self) -> bool:
         """True when it is durable and published."""
 
-    async def wait(self) -> None:
+    def wait(self) -> Coroutine[Any, Any, None]:
         """Return when it is durable and published; raise `JournalUnavailable` if it failed."""
 
 

@@ -11,9 +11,11 @@ import msgspec
 
 from holdfast.core.images import to_url
 from holdfast.core.messages import Assistant, Message, System, ToolResult, User
-from holdfast.models.completions_thoughts import KeptThoughts, kept
+from holdfast.core.types import CallId
+from holdfast.models.completions_thoughts import KeptThoughts, demands_thoughts, kept
 from holdfast.models.declare import Declared
 from holdfast.models.model import Request, ToolSpec
+from holdfast.models.replay import short_id
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -85,20 +87,35 @@ class _Body(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(request: Request, *, strict: bool = False, thoughts: bool = False) -> bytes:
-    """Encode the body of a request for a streamed answer.
+class Dialect(msgspec.Struct, frozen=True):
+    """What a server does differently. The default: nothing."""
 
-    `strict`: for OpenAI itself. `thoughts`: for a server that demands reasoning with every call.
-    """
+    new_limit: bool = False  # the longest answer has its new name
+    thoughts: bool = False  # it refuses calls without their reasoning
+    short_ids: bool = False  # ids of calls have nine letters or digits
+
+
+def dialect_of(host: str) -> Dialect:
+    """Return the dialect of the server at that host."""
+    return Dialect(
+        new_limit=host == "api.openai.com",
+        thoughts=demands_thoughts(host),
+        short_ids=host.endswith("mistral.ai"),
+    )
+
+
+def encode(request: Request, dialect: Dialect) -> bytes:
+    """Encode the body of a request for a streamed answer."""
     head: list[_System | _User | _Assistant | _ToolResult] = []
     if request.system:
         head.append(_System(request.system))
+    limit = request.max_output or msgspec.UNSET
     body = _Body(
         request.model,
-        head + [_wire(message, thoughts=thoughts) for message in request.messages],
+        head + [_wire(message, dialect) for message in request.messages],
         tools=_tools.encode(request.tools) if request.tools else msgspec.UNSET,
-        max_tokens=request.max_output if request.max_output and not strict else msgspec.UNSET,
-        max_completion_tokens=(request.max_output or msgspec.UNSET) if strict else msgspec.UNSET,
+        max_tokens=msgspec.UNSET if dialect.new_limit else limit,
+        max_completion_tokens=limit if dialect.new_limit else msgspec.UNSET,
     )
     return _encode(body)
 
@@ -110,24 +127,31 @@ def _wire_tools(tools: Sequence[ToolSpec]) -> list[_Tool]:
 _tools = Declared(_wire_tools)
 
 
-def _wire_answer(message: Assistant, *, thoughts: bool) -> _Assistant:
+def _wire_answer(message: Assistant, dialect: Dialect) -> _Assistant:
     found = kept(message) if message.opaque else KeptThoughts()
-    calls = [_Call(c.call_id, _Function(c.tool, c.arguments)) for c in message.calls]
-    content = found.reasoning_content if found.reasoning_content or (calls and thoughts) else None
+    calls = [
+        _Call(_wire_id(c.call_id, dialect), _Function(c.tool, c.arguments)) for c in message.calls
+    ]
+    demanded = calls and dialect.thoughts
+    content = found.reasoning_content if found.reasoning_content or demanded else msgspec.UNSET
     return _Assistant(
         (message.text or None) if calls else message.text,
         calls or msgspec.UNSET,
-        msgspec.UNSET if content is None else content,
+        content,
         found.reasoning_details or msgspec.UNSET,
     )
 
 
-def _wire(message: Message, *, thoughts: bool) -> _System | _User | _Assistant | _ToolResult:
+def _wire_id(call_id: CallId, dialect: Dialect) -> str:
+    return short_id(call_id) if dialect.short_ids else call_id
+
+
+def _wire(message: Message, dialect: Dialect) -> _System | _User | _Assistant | _ToolResult:
     match message:
         case ToolResult(call_id, text):
-            return _ToolResult(call_id, text)
+            return _ToolResult(_wire_id(call_id, dialect), text)
         case Assistant():
-            return _wire_answer(message, thoughts=thoughts)
+            return _wire_answer(message, dialect)
         case User(text, images) if images:
             parts: list[_Text | _Image] = [_Text(text)] if text else []
             return _User(parts + [_Image(_Url(to_url(image))) for image in images])

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator
 import aiohttp
 
 from holdfast.models.completions import AnswerParser
-from holdfast.models.completions_request import encode
-from holdfast.models.completions_thoughts import demands_thoughts
+from holdfast.models.completions_request import dialect_of, encode
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.openai_list import read_models
 from holdfast.models.transport import EncodedRequest, Server, Transport
@@ -22,9 +21,7 @@ class OpenAIModel:
         self.name = server.provider
         self._transport = Transport(server, session)
         self._completions = self._transport.url / "chat" / "completions"
-        host = self._transport.url.host or ""
-        self._strict = host == "api.openai.com"
-        self._thoughts = demands_thoughts(host)
+        self._dialect = dialect_of(self._transport.url.host or "")
         key = self._transport.key
         self._headers = {
             "Content-Type": "application/json",
@@ -36,7 +33,7 @@ class OpenAIModel:
     def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
         peer = self._transport.peer(request.model)
-        body = encode(request, strict=self._strict, thoughts=self._thoughts)
+        body = encode(request, self._dialect)
         outgoing = EncodedRequest(self._completions, self._headers, body)
         return self._transport.stream(request, outgoing, AnswerParser(peer), peer)
 

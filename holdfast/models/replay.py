@@ -17,6 +17,7 @@ from holdfast.core.messages import Assistant, Message, Proposal, System, ToolRes
 from holdfast.core.types import CallId
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 _encode = msgspec.json.Encoder().encode
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode = msgspec.json.Decoder().decode
@@ -95,6 +96,11 @@ def wire_id(call_id: CallId) -> str:
     if _PLAIN_ID.fullmatch(call_id):
         return call_id
     return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+
+
+def short_id(call_id: CallId) -> str:
+    """Return the id as nine letters or digits, which is all that Mistral accepts."""
+    return call_id if _SHORT_ID.fullmatch(call_id) else sha256(call_id.encode()).hexdigest()[:9]
 
 
 def as_object(arguments: str) -> msgspec.Raw:

@@ -10,7 +10,6 @@ import difflib
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from hashlib import sha256
 from typing import Annotated, Any, BinaryIO, TypeVar
 
 import msgspec
@@ -23,11 +22,12 @@ from holdfast.core.run.call import Kept, OnCrash
 from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.core.text.escape import escape
 from holdfast.errors import ToolFailed
+from holdfast.tools.fs import change
+from holdfast.tools.fs.change import Patch, WriteFile
 from holdfast.tools.fs.page import ROOM, SNIFF, Page, cut
 from holdfast.tools.fs.search import Path, SearchFiles, search_files
 from holdfast.tools.fs.workspace import MAX_FILE, DirectoryEntry, FileGate, shown
 from holdfast.tools.tool import (
-    SURROGATE,
     Context,
     Done,
     Effect,
@@ -45,7 +45,6 @@ NOT_SHOWN = " not shown; use search_files to find text in them"
 CONTINUE = "; continue with offset={}"
 SIMILAR_LINE = "the most similar line is"
 SMALL_MODEL = "a small model wrote it, which makes mistakes"
-MAX_SHOWN = 16 * 1024  # characters of a change that a user can be asked about
 MAX_READ = 256 * 1024 * 1024  # bytes of a file that are searched for lines
 _CHUNK = 1024 * 1024
 _NEAR = 5_000  # lines among which a failed patch looks for a similar one
@@ -61,18 +60,6 @@ class ReadFile(msgspec.Struct, frozen=True):
     path: Path
     offset: Annotated[int, Meta(ge=1, description="First line")] = 1
     limit: Annotated[int, Meta(ge=1, le=2000, description="Number of lines")] = 2000
-
-
-class WriteFile(msgspec.Struct, frozen=True):
-    path: Path
-    content: Annotated[str, Meta(description="The whole new content")]
-
-
-class Patch(msgspec.Struct, frozen=True):
-    path: Path
-    old: Annotated[str, Meta(min_length=1, description="Exact text, without line numbers")]
-    new: str
-    all: Annotated[bool, Meta(description="Replace every occurrence")] = False
 
 
 def list_files(gate: FileGate, asked: ListFiles) -> str:
@@ -170,9 +157,9 @@ def _go_on(file: BinaryIO, checked: int, path: str) -> int:
 
 def write_file(gate: FileGate, context: Context, asked: WriteFile) -> Done | ToolDenied:
     """Create or replace a file."""
-    data = _encoded(asked.content)
+    data = change.encoded(asked.content)
     with gate.place(asked.path) as slot:
-        if slot.why and _execution(slot.real, asked) != context.execution:
+        if slot.why and change.execution(slot.real, asked) != context.execution:
             return ToolDenied(CHANGED_TEXT)
         kept = _keep(gate, context, asked.path, slot.former)
         slot.replace(data)
@@ -186,9 +173,9 @@ def patch(gate: FileGate, context: Context, asked: Patch) -> Done | ToolDenied:
         raise ToolFailed("old and new are the same; give a different new text.")
     with gate.existing(asked.path) as slot:
         former = slot.former or b""
-        if slot.why and _execution(slot.real, asked, former) != context.execution:
+        if slot.why and change.execution(slot.real, asked, former) != context.execution:
             return ToolDenied(CHANGED_TEXT)
-        old, new = _fitted(asked, former)
+        old, new = change.fitted(asked, former)
         count = former.count(old)
         if count == 0:
             raise ToolFailed(_absent(asked, former))
@@ -216,9 +203,9 @@ def _permission(context: Context, asked: WriteFile | Patch) -> Permission:
     if not why:
         return ToolAllowed()
     verb = "change" if isinstance(asked, Patch) else "write"
-    lines = _shown_lines(asked, former)
+    lines = change.shown_lines(asked, former)
     shown_text = "\n".join([f"{verb} {escape(real)}", *(lines or ())])
-    if lines is None or len(shown_text) > MAX_SHOWN:
+    if lines is None or len(shown_text) > change.MAX_SHOWN:
         return Forbidden(
             f"{shown(real)}: {why}. So the user must see the complete change, and this one is too "
             "long to show. Write less, or let the user write it."
@@ -226,7 +213,7 @@ def _permission(context: Context, asked: WriteFile | Patch) -> Permission:
     return Question(
         command=shown_text,
         description=f"Asks to {verb} this file, because {why}. Can only be allowed once.",
-        execution=_execution(real, asked, former),
+        execution=change.execution(real, asked, former),
         choices=(Choice.ONCE, Choice.DENY),
     )
 
@@ -246,69 +233,6 @@ def _place(context: Context, asked: WriteFile | Patch) -> tuple[str, str, bytes]
             return real, why, file.read(MAX_FILE)
 
 
-def _shown_lines(asked: WriteFile | Patch, former: bytes) -> list[str] | None:
-    """Return the lines that show the whole change; None if they are surely over `MAX_SHOWN`."""
-    if isinstance(asked, Patch):
-        return _changes(asked, former)
-    return _marked("|", asked.content) if len(asked.content) <= MAX_SHOWN else None
-
-
-def _changes(asked: Patch, former: bytes) -> list[str] | None:
-    """Show a patch in whole lines: removing `# ` looks harmless until one sees `rm` after it.
-
-    The size is known before the text is made: a file can be long, and a replacement too.
-    """
-    old, new = _fitted(asked, former)
-    left = 4 * MAX_SHOWN  # bytes; no character has more than four
-    lines: list[str] = []
-    for part in _parts(former, old, every=asked.all):
-        left -= 2 * len(part) + part.count(old) * (len(new) - len(old))
-        if left < 0:
-            return None
-        for mark, text in (("-", part), ("+", part.replace(old, new))):
-            lines += _marked(mark, text.decode(errors="replace"))
-    return lines
-
-
-def _parts(former: bytes, old: bytes, *, every: bool) -> Iterator[bytes]:
-    """Yield the lines of `former` that contain `old`, each once; or `old` itself if none does."""
-    at = former.find(old)
-    if at < 0:
-        yield old
-    while at >= 0:
-        begin = former.rfind(b"\n", 0, at) + 1
-        end = _line_end(former, at + len(old))
-        at = former.find(old, at + len(old)) if every else -1
-        while 0 <= at <= end:
-            end = _line_end(former, at + len(old))
-            at = former.find(old, at + len(old))
-        yield former[begin:end]
-
-
-def _line_end(text: bytes, at: int) -> int:
-    found = text.find(b"\n", at)
-    return len(text) if found < 0 else found
-
-
-def _fitted(asked: Patch, former: bytes) -> tuple[bytes, bytes]:
-    """Return the old and new text with the line ends of the file."""
-    old, new = _encoded(asked.old), _encoded(asked.new)
-    if old not in former and b"\r\n" in former and b"\r" not in old:
-        return old.replace(b"\n", b"\r\n"), new.replace(b"\n", b"\r\n")
-    return old, new
-
-
-def _marked(mark: str, text: str) -> list[str]:
-    return [f"{mark} {escape(line)}" for line in text.split("\n")]
-
-
-def _execution(real: str, asked: WriteFile | Patch, former: bytes = b"") -> str:
-    """Hash what an approval covers: the path, the new content, and the text a patch changes."""
-    tool = type(asked).__name__
-    body = [tool, escape(real), msgspec.to_builtins(asked), sha256(former).hexdigest()]
-    return sha256(msgspec.json.encode(body)).hexdigest()
-
-
 def _keep(gate: FileGate, context: Context, path: str, former: bytes | None) -> Kept:
     try:
         blob = "" if former is None else context.blobs.put(former)
@@ -318,13 +242,6 @@ def _keep(gate: FileGate, context: Context, path: str, former: bytes | None) -> 
             f"stored for undo ({error.strerror}); tell the user."
         ) from error
     return Kept(path=gate.relative(path), blob=blob)
-
-
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ToolFailed(SURROGATE) from None
 
 
 def _absent(asked: Patch, former: bytes) -> str:

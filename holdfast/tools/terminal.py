@@ -13,12 +13,10 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
-import msgspec
 from anyio import to_thread
-from msgspec import Meta
 
 from holdfast.core.approval.approval import Level
 from holdfast.core.approval.execution import ExecutionRequest, Wants, execution_hash
@@ -32,8 +30,10 @@ from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.live_process import Changed, CommandSpec, LiveProcess
 from holdfast.tools.exec.plan import CommandPlan
 from holdfast.tools.exec.record import Ended, ExitCause
-from holdfast.tools.exec.spawn import PATIENCE_S, AlreadyClaimed
+from holdfast.tools.exec.spawn import AlreadyClaimed
+from holdfast.tools.exec.spawned import PATIENCE_S
 from holdfast.tools.sandbox.sandbox import CommandProfile
+from holdfast.tools.terminal_arguments import TerminalArguments, check, preview, takes_more
 from holdfast.tools.terminal_result import (
     MAX_OUTPUT,
     MOVED,
@@ -46,7 +46,6 @@ from holdfast.tools.terminal_result import (
     what_is_known,
 )
 from holdfast.tools.tool import (
-    SURROGATE,
     Background,
     Context,
     Done,
@@ -64,7 +63,6 @@ TIMEOUT_S = 180.0
 UNASKED_S = 3600.0  # in the background too, for what no person was asked about
 UNASKED_MB = 2048  # the same, where no other limit is set
 _UNASKED = "ulimit -f 0; "  # the same: the kernel lets it put nothing into any file
-MAX_COMMAND = 100_000  # bytes; the kernel takes no argument longer than 128 KiB
 EVERY_S = 0.25  # between looks at what it says on its way
 LAST_LOOK_S = 20.0  # at its files, right before it starts
 _GLIMPSE = 16 * 1024  # bytes of that at once
@@ -79,74 +77,10 @@ _NOT_STARTED = (
 )
 _CUT_SHORT = (ExitCause.LOST, ExitCause.ORPHANED)
 
-Timeout = Annotated[
-    float,
-    Meta(
-        ge=1,
-        le=3600,
-        description="Seconds; default 180, in the background none (3600 if no person is asked)",
-    ),
-]
-Pattern = Annotated[str, Meta(min_length=1, max_length=200)]
-
-
-class TerminalArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    command: Annotated[str, Meta(description="A command line for bash")]
-    timeout: Timeout | None = None
-    background: Annotated[
-        bool, Meta(description="Return at once; use the process tool for its output and result")
-    ] = False
-    notify_on_complete: Annotated[
-        bool, Meta(description="Background: get a message when it ends, without polling")
-    ] = False
-    watch_patterns: Annotated[
-        list[Pattern],
-        Meta(max_length=10, description="Background: get a message for lines that contain these"),
-    ] = []
-    pty: Annotated[bool, Meta(description="Run it in a pseudo-terminal")] = False
-    stdin: Annotated[str, Meta(description="Its complete stdin")] = ""
-    stdin_open: Annotated[
-        bool, Meta(description="Background: keep stdin open for the process tool's write")
-    ] = False
-    workdir: Annotated[
-        str, Meta(description="Directory for this command; relative to the current directory")
-    ] = ""
-    detach: Annotated[
-        bool, Meta(description="Background: may outlive the gateway; needs an approval")
-    ] = False
-    unsandboxed: Annotated[
-        bool, Meta(description="Outside of the sandbox, with full network; needs an approval")
-    ] = False
-    purpose: Annotated[
-        str, Meta(description="One line that tells the user why, if an approval is needed")
-    ] = ""
-
-
-def _check(asked: TerminalArguments) -> None:
-    if not asked.command.strip():
-        raise ToolFailed("The command is empty; give a command line.")
-    try:
-        size, *_ = (len(text.encode()) for text in (asked.command, asked.stdin, asked.workdir))
-    except UnicodeEncodeError:
-        raise ToolFailed(SURROGATE) from None
-    if "\0" in asked.command + asked.workdir:
-        raise ToolFailed("A command cannot contain a NUL character; remove it.")
-    if size > MAX_COMMAND:
-        raise ToolFailed("The command is too long; write it to a file and run that.")
-    if not asked.background:
-        for wanted in ("notify_on_complete", "watch_patterns", "detach", "stdin_open"):
-            if getattr(asked, wanted):
-                raise ToolFailed(f"{wanted} works only in the background; set background too.")
-
-
-def _takes_more(asked: TerminalArguments) -> bool:
-    """Return whether input may be written later. Then the approval question says so."""
-    return asked.stdin_open or (asked.background and asked.pty)
-
 
 def _plan(hands: Commands, context: Context, asked: TerminalArguments) -> CommandPlan:
     """CommandPlan the command. Reads the disk; call it from a worker thread."""
-    _check(asked)
+    check(asked)
     cwd, moved = plan.place(context, asked.workdir)
     profile = CommandProfile(str(context.workspace), unsandboxed=asked.unsandboxed)
     path, home = hands.path(profile), hands.home(profile)
@@ -155,11 +89,6 @@ def _plan(hands: Commands, context: Context, asked: TerminalArguments) -> Comman
 
 def _shown(hands: Commands, asked: TerminalArguments) -> str:
     return hands.clean(preview(asked), _SHOWN)
-
-
-def preview(asked: TerminalArguments) -> str:
-    """Return the command in one line."""
-    return " ↵ ".join(asked.command.strip().splitlines())
 
 
 class _Terminal:
@@ -195,7 +124,7 @@ class _Terminal:
                 detach=asked.detach,
                 background=asked.background,
                 terminal=asked.pty,
-                open_input=_takes_more(asked),
+                open_input=takes_more(asked),
             ),
             purpose=asked.purpose,
             beside=self._hands.beside(planned.profile.workspace),
@@ -276,7 +205,7 @@ class _Terminal:
             background=asked.background,
             pty=asked.pty,
             stdin=stdin,
-            open_input=_takes_more(asked),
+            open_input=takes_more(asked),
             detach=asked.detach,
             pass_fds=pass_fds,
             unchanged=partial(self._unchanged, context.trees) if context.trees else None,

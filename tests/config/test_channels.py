@@ -253,7 +253,7 @@ def test_a_token_in_the_environment_is_all_that_telegram_needs(home: Path) -> No
     assert isinstance(connected.channel, Telegram)
     assert connected.rules == PlatformAccess({}, frozenset({ChatType.DIRECT}), True)
     assert connect.found(config) == (
-        "chats on telegram (by TELEGRAM_BOT_TOKEN; nobody gets in but by pairing)"
+        "chats on telegram (by TELEGRAM_BOT_TOKEN; users are let in only by pairing)"
     )
     off = load_file(home, TELEGRAM + "enabled = false\n", TELEGRAM_BOT_TOKEN=TOKEN)
     assert connect.connect(off, ManualClock()) == {}

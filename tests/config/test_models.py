@@ -197,6 +197,16 @@ def test_every_vendors_key_leaves_the_environment_and_comes_back_for_a_successor
     assert {name: given[name] for name in VARIABLES} == {n: f"canary-{n}" for n in VARIABLES}
 
 
+@pytest.mark.promise("MODEL-08")
+def test_a_server_for_which_no_model_is_named_is_said_and_no_other_is_looked_for(
+    home: Path,
+) -> None:
+    config = load_file(home, '[models.ollama]\nbase_url = "http://box:11434"\n')
+    assert (config.model, config.is_open) == ("offline", False)
+    assert config.model_reason.startswith("[models.ollama] names no model")
+    assert load_file(home, "").is_open
+
+
 def test_a_key_that_cannot_be_one_is_named(home: Path) -> None:
     with pytest.raises(Misconfigured, match="GROQ_API_KEY is not usable as a key"):
         load({"HOLDFAST_HOME": str(home), "GROQ_API_KEY": "a b"}, {})

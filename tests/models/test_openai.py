@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -252,11 +252,41 @@ async def test_reasoning_details_go_back_joined(server: ModelServer, model: Open
     ]
 
 
-async def test_deepseek_gets_reasoning_with_every_call(server: ModelServer) -> None:
-    url = server.base_url.replace("127.0.0.1", "api.deepseek.com")
+@asynccontextmanager
+async def at_host(server: ModelServer, host: str) -> AsyncIterator[OpenAIModel]:
+    """A provider that takes the server for the one at `host`."""
+    url = server.base_url.replace("127.0.0.1", host)
     connector = aiohttp.TCPConnector(resolver=Loopback())
     async with aiohttp.ClientSession(connector=connector) as session:
-        model = OpenAIModel(server_at(url, KEY), session)
+        yield OpenAIModel(server_at(url, KEY), session)
+
+
+async def test_mistral_gets_ids_of_nine_letters_or_digits(server: ModelServer) -> None:
+    old, own = CallId("call_0123456789abcdef"), CallId("D681PevKs")
+    calls = tuple(Proposal(call_id, "ls", "{}") for call_id in (old, own))
+    async with at_host(server, "api.mistral.ai") as model:
+        first, second = (await replayed(server, model, Answer("", calls=calls)))["tool_calls"]
+    results = [m for m in server.requests[0].body["messages"] if m["role"] == "tool"]
+    assert [first["id"], second["id"]] == [result["tool_call_id"] for result in results]
+    assert len(first["id"]) == 9 and first["id"].isalnum()
+    assert second["id"] == own
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("api.openai.com", "max_completion_tokens"), ("api.groq.com", "max_tokens")],
+)
+async def test_the_limit_of_an_answer_has_its_new_name_only_at_openai(
+    server: ModelServer, host: str, name: str
+) -> None:
+    async with at_host(server, host) as model:
+        await answer(model, Request("fake", "", [User("hi")], [], max_output=7))
+    found = {key: value for key, value in server.requests[0].body.items() if "max_" in key}
+    assert found == {name: 7}
+
+
+async def test_deepseek_gets_reasoning_with_every_call(server: ModelServer) -> None:
+    async with at_host(server, "api.deepseek.com") as model:
         foreign = Answer("", calls=(Proposal(CallId("c1"), "ls", "{}"),))
         assert (await replayed(server, model, foreign))["reasoning_content"] == ""
         server.then(say("yes", reasoning="hm"))

@@ -21,7 +21,9 @@ from holdfast.engine.runs.prompt import system_prompt
 from holdfast.errors import ToolFailed
 from holdfast.journal.blobs import Blobs
 from holdfast.tools import files, tool
-from holdfast.tools.files import CONTINUE, NOT_SHOWN, SIMILAR_LINE, WriteFile
+from holdfast.tools.files import CONTINUE, NOT_SHOWN, SIMILAR_LINE
+from holdfast.tools.fs import change
+from holdfast.tools.fs.change import Patch, WriteFile
 from holdfast.tools.fs.page import MAX_TEXT
 from holdfast.tools.fs.search import (
     LONG_LINES,
@@ -503,11 +505,11 @@ async def test_a_patch_is_asked_about_and_bound_to_what_it_changes(
     agreed = msgspec.structs.replace(context, execution=asked.execution)
     (workspace / ".envrc").write_text("old\nother\n")
     run = BY_NAME["patch"].run
-    assert isinstance(await run(agreed, files.Patch(".envrc", "old", "evil")), tool.ToolDenied)
+    assert isinstance(await run(agreed, Patch(".envrc", "old", "evil")), tool.ToolDenied)
     (workspace / ".envrc").write_text("old\nrest\n")
-    assert isinstance(await run(agreed, files.Patch(".envrc", "old", "evil")), Done)
+    assert isinstance(await run(agreed, Patch(".envrc", "old", "evil")), Done)
     assert isinstance(
-        await permitted(context, "write_file", path=".envrc", content="x" * files.MAX_SHOWN),
+        await permitted(context, "write_file", path=".envrc", content="x" * change.MAX_SHOWN),
         tool.Forbidden,
     )
 
@@ -551,7 +553,7 @@ async def test_a_change_that_is_much_too_long_to_show_costs_no_memory(
     for old, new in (("a", "b"), ("\n", "\r"), ("a", "x" * 100_000)):
         tracemalloc.start()
         try:
-            asked = files.Patch(".envrc", old, new, all=True)
+            asked = Patch(".envrc", old, new, all=True)
             permission = await BY_NAME["patch"].permit(context, asked)
             _, most = tracemalloc.get_traced_memory()
         finally:

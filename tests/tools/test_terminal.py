@@ -28,7 +28,7 @@ from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import Execution
 from holdfast.tools.sandbox.sandbox import Sandbox
-from holdfast.tools.terminal import TerminalArguments
+from holdfast.tools.terminal_arguments import TerminalArguments
 from holdfast.tools.terminal_result import MAX_OUTPUT, MOVED, WENT_ON
 from holdfast.tools.tool import Context, Done, Judge, ToolDenied, ToolFailure, Unknown, schema
 from tests.behaviour.hands import until

@@ -17,33 +17,29 @@ The webhook secret is derived from the bot token, so the operator configures onl
 import hmac
 import logging
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from msgspec.json import decode
 
 from holdfast.channels.channel import (
-    Accepted,
     ChannelCapabilities,
     ChannelKind,
     Clock,
-    Doubtful,
     Hook,
     HookAnswer,
     Incoming,
-    Later,
     Outgoing,
     Secret,
     SendRefused,
     Sent,
     Take,
 )
-from holdfast.channels.telegram import api
+from holdfast.channels.telegram import api, outgoing
 from holdfast.channels.text import render
 from holdfast.channels.text.split import split
 from holdfast.core.address import Address, ChatType
-from holdfast.core.types import Value
 from holdfast.errors import Misconfigured, Transient
 
 log = logging.getLogger(__name__)
@@ -51,16 +47,13 @@ log = logging.getLogger(__name__)
 BAD_TOKEN = f"{api.TOKEN_KEY} is not a bot token"
 CANNOT_RECEIVE = "cannot receive from telegram"
 SKIPPED_UPDATE = "skipped an update that cannot be decoded"
-REPEATED = "*(Possibly repeated: it is not known whether this arrived before.)*\n\n"
 
 _RETRY_S = 1.0  # the shortest wait between retries
-_LONGEST_WAIT_S = 60.0
 _OPTIONAL_S = 5.0  # time limit for optional calls: the typing indicator, the answer to a button
 _ALERT = 200  # characters of an alert that Telegram shows
 _RENEW_S = 300.0  # interval between checks that the webhook is still set to our URL
-_MARK = len(REPEATED)  # every part leaves this much room for the note
+_MARK = len(outgoing.REPEATED)  # every part leaves this much room for the note
 _UPDATES = ("message", "edited_message", "callback_query")
-_VISIBLE = re.compile(r"""[^\W_]|[:/.,;?=&%$@"'{}^]""")  # characters that are never markup
 _COMMAND = re.compile(r"(/\w+)@(\w+)(?=\s|\Z)")
 _CHAT_TYPES = {"private": ChatType.DIRECT, "channel": ChatType.CHANNEL}  # else a group
 _SECRET_HEADER = "x-telegram-bot-api-secret-token"
@@ -145,7 +138,7 @@ class Telegram:
                     self._note(str(trouble))
                     await self._clock.sleep(trouble.retry_after_s or wait_s)
                     if not trouble.retry_after_s:
-                        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+                        wait_s = min(2 * wait_s, outgoing.LONGEST_WAIT_S)
                 else:
                     wait_s = _RETRY_S
         finally:
@@ -171,21 +164,23 @@ class Telegram:
     def split(self, text: str) -> tuple[str, ...]:
         """Split into parts that fit in every case: all links defanged, and marked as repeated."""
         limit = self.capabilities.max_length - _MARK
-        return split(text, _length if len(text) <= 2 * limit else _upper_bound, limit)
+        return split(
+            text, outgoing.length if len(text) <= 2 * limit else outgoing.upper_bound, limit
+        )
 
     async def deliver(self, message: Outgoing) -> Sent:
         """Send one message. If its group was replaced by another group, send it there."""
-        request = _request(message)
+        request = outgoing.encode(message)
         if isinstance(request, SendRefused):
             return request
         answer = await self._send(request)
         if isinstance(answer, api.ApiError) and answer.moved_to:
-            answer = await self._send(_moved(request, answer.moved_to))
-        return _send_result(request, answer)
+            answer = await self._send(outgoing.moved(request, answer.moved_to))
+        return outgoing.send_result(request, answer)
 
     async def show_typing(self, address: Address) -> None:
         """Show the indicator for some seconds, or until a message is sent."""
-        params = {**_chat_params(address), "action": "typing"}
+        params = {**outgoing.chat_params(address), "action": "typing"}
         await self._api.call("sendChatAction", params, _OPTIONAL_S)
 
     async def aclose(self) -> None:
@@ -226,7 +221,7 @@ class Telegram:
         )
         if state.pending_update_count and state.last_error_message:
             self._note(f"Telegram cannot reach the webhook: {state.last_error_message}")
-            await self._clock.sleep(_LONGEST_WAIT_S)
+            await self._clock.sleep(outgoing.LONGEST_WAIT_S)
         else:
             self.trouble = ""
             await self._clock.sleep(_RENEW_S)
@@ -284,7 +279,7 @@ class Telegram:
         ours = command[2].casefold() == self._username.casefold()
         return command[1] + text[command.end() :] if ours else ""
 
-    async def _send(self, request: "_Request") -> api.Answer:
+    async def _send(self, request: outgoing.SendRequest) -> api.Answer:
         method = "editMessageText" if request.edit else "sendMessage"
         answer = await self._api.call(method, request.html)
         if isinstance(answer, api.ApiError) and "can't parse entities" in answer.description:
@@ -301,84 +296,6 @@ def _is_webhook_conflict(answer: api.Answer) -> bool:
 
 def _number_of(update: api.Update) -> int:
     return update.update_id
-
-
-class _Request(Value):
-    """The parameters to send or edit one message, with markup and without."""
-
-    html: dict[str, Any]
-    plain: dict[str, Any]
-    edit: str
-
-
-def _upper_bound(text: str) -> int:
-    """An upper bound of the rendered length, without rendering, which would block the event loop.
-
-    Only tables and links can render longer than the source text with defanged addresses.
-    """
-    if "|" in text or "](" in text or not _VISIBLE.search(text):
-        return _length(text)
-    return render.utf16_length(text) + 2 * sum(map(text.count, ".:。．｡"))
-
-
-def _length(text: str) -> int:
-    part = render.telegram(text, named_hosts=())
-    return render.utf16_length(part.text) if part else 0
-
-
-def _request(message: Outgoing) -> _Request | SendRefused:
-    """Build the request, or refuse a message that is invisible or too long."""
-    marked = message.repeated and not message.edit
-    text = REPEATED + message.text if marked and message.text.strip() else message.text
-    part = render.telegram(text, named_hosts=message.named_hosts)
-    if part is None:
-        return SendRefused("the message has no visible text")
-    if render.utf16_length(part.text) > render.TELEGRAM_LENGTH:
-        return SendRefused(f"the message is longer than {render.TELEGRAM_LENGTH} characters")
-    params = {**_chat_params(message.address), "link_preview_options": {"is_disabled": True}}
-    if message.edit:
-        params["message_id"] = _number(message.edit)
-    elif message.reply_to:
-        reply = {"message_id": _number(message.reply_to), "allow_sending_without_reply": True}
-        params["reply_parameters"] = reply
-    if message.buttons:
-        rows = [[{"text": b.text, "callback_data": b.data} for b in r] for r in message.buttons]
-        params["reply_markup"] = {"inline_keyboard": rows}
-    html = {**params, "text": part.html, "parse_mode": "HTML"}
-    return _Request(html, {**params, "text": part.text}, message.edit)
-
-
-def _moved(request: _Request, chat: int) -> _Request:
-    """The same request for another chat."""
-    there = {"chat_id": chat}
-    return _Request(request.html | there, request.plain | there, request.edit)
-
-
-def _send_result(request: _Request, answer: api.Answer) -> Sent:
-    """Conclude from Telegram's answer whether the message was delivered."""
-    if not isinstance(answer, api.ApiError):
-        return Accepted(
-            request.edit or str(answer.message_id if isinstance(answer, api.Result) else "")
-        )
-    if request.edit and "message is not modified" in answer.description:
-        return Accepted(request.edit)
-    if answer.status in (401, 404):
-        return Later(f"Telegram refuses {api.TOKEN_KEY} ({answer.description})", _LONGEST_WAIT_S)
-    if 400 <= answer.status < 500 and answer.status != 429:
-        return SendRefused(answer.description)
-    if answer.begun and not request.edit:
-        return Doubtful(answer.description)
-    return Later(answer.description, answer.retry_after_s)
-
-
-def _chat_params(address: Address) -> dict[str, Any]:
-    thread = {"message_thread_id": _number(address.thread)} if address.thread else {}
-    return {"chat_id": address.chat, **thread}
-
-
-def _number(name: str) -> int | str:
-    # Telegram refuses an id that is not a number.
-    return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else name
 
 
 def _address(message: api.TelegramMessage, user: str) -> Address:

@@ -17,22 +17,8 @@ from typing import NamedTuple, assert_never
 
 from holdfast.channels.text.links import ADDRESS, bracketed, harmless, normal
 from holdfast.core.text import inline
+from holdfast.core.text import markdown as md
 from holdfast.core.text.escape import for_chat
-from holdfast.core.text.markdown import (
-    Block,
-    Code,
-    End,
-    Event,
-    Gap,
-    Heading,
-    Item,
-    MarkdownParser,
-    Paragraph,
-    Quote,
-    Rule,
-    Table,
-    Text,
-)
 from holdfast.core.text.width import columns
 from holdfast.core.types import Value
 
@@ -138,7 +124,7 @@ def _text(text: str, look: CharStyle = _BARE) -> list[Cell]:
 
 
 def _parsed(markdown: str) -> list[Cell]:
-    parser = MarkdownParser(sure=_WHOLE_LINES, longest=_WHOLE_LINES)
+    parser = md.MarkdownParser(sure=_WHOLE_LINES, longest=_WHOLE_LINES)
     page = _Page()
     for line in markdown.split("\n"):
         page.add(parser.feed(f"{line}\n"))
@@ -169,28 +155,28 @@ class _Page:
 
     def __init__(self) -> None:
         self._frames = [_Frame()]  # the page and the quotes that are open
-        self._block: Block | None = None
+        self._block: md.Block | None = None
         self._text: list[str] = []
 
     def cells(self) -> list[Cell]:
         return self._frames[0].cells()
 
-    def add(self, events: Sequence[Event]) -> None:
+    def add(self, events: Sequence[md.Event]) -> None:
         for event in events:
             match event:
-                case Quote():
+                case md.Quote():
                     self._frames.append(_Frame())
-                case Paragraph() | Heading() | Item() | Code():
+                case md.Paragraph() | md.Heading() | md.Item() | md.Code():
                     self._block = event
-                case Text(text):
+                case md.Text(text):
                     self._text.append(text)
-                case End():
+                case md.End():
                     self._end()
-                case Gap():
+                case md.Gap():
                     self._frames[-1].add([])
-                case Rule(_, source):
+                case md.Rule(_, source):
                     self._frames[-1].add(_text(source.rstrip()))
-                case Table(_, rows, _):
+                case md.Table(_, rows, _):
                     self._frames[-1].add(_text(_table(rows), CharStyle(pre=True)))
                 case _:
                     assert_never(event)
@@ -212,22 +198,22 @@ def _quoted(cells: Sequence[Cell]) -> list[Cell]:
     return [Cell(shown, plain, looks[look]) for shown, plain, look in cells]
 
 
-def _blocks(block: Block, text: str) -> list[list[Cell]]:
+def _blocks(block: md.Block, text: str) -> list[list[Cell]]:
     """Turn a finished block into cells; the label of a code block is a block of its own."""
     lines = [line.rstrip() for line in text.split("\n")]
     match block:
-        case Paragraph():
+        case md.Paragraph():
             return [_inline("\n".join(lines), _BARE)]
-        case Heading(_, level):
+        case md.Heading(_, level):
             return [_inline(text.rstrip() or "#" * level, CharStyle(bold=True))]
-        case Item(_, indent, mark, gap, task):
+        case md.Item(_, indent, mark, gap, task):
             mark = mark if mark[0].isdigit() else "•"
             first = f"{indent}{mark}{gap}{task} " if task else f"{indent}{mark}{gap}"
             cells = _inline("\n".join(lines), _BARE)
             return [[*_text(first if cells else first.rstrip()), *cells]]
-        case Code(_, None):
+        case md.Code(_, None):
             return [_text("\n".join(f"    {line}" for line in lines))]
-        case Code(_, str(info)):
+        case md.Code(_, str(info)):
             name, label = language(info)
             code = _text(text, CharStyle(pre=True, language=name)) if _visible(text) else []
             return [cells for cells in (_text(label if code else info), code) if cells]

@@ -23,25 +23,11 @@ from holdfast.cli.text.wrap import (
     TextStyle,
     paint,
 )
+from holdfast.core.text import markdown as md
 from holdfast.core.text.escape import VISIBLE
 from holdfast.core.text.inline import Code as CodeSpan
 from holdfast.core.text.inline import Emphasis, Inline, InlineParser
 from holdfast.core.text.inline import Text as TextSpan
-from holdfast.core.text.markdown import (
-    Block,
-    Code,
-    End,
-    Event,
-    Gap,
-    Heading,
-    Item,
-    MarkdownParser,
-    Paragraph,
-    Quote,
-    Rule,
-    Table,
-    Text,
-)
 from holdfast.core.text.width import columns
 
 _PIECE = 4096  # characters are parsed at once: no copy of a long text for each of its lines
@@ -61,7 +47,7 @@ class MarkdownStream:
     def __init__(self, width: int, colour: bool) -> None:  # noqa: FBT001  the contract
         width = max(width, 2)
         deepest = min(_DEEPEST, max(0, (width - _ROOM) // len(_BAR)))
-        self._parser = MarkdownParser(deepest=deepest)
+        self._parser = md.MarkdownParser(deepest=deepest)
         self._page = _Page(width, colour)
 
     def feed(self, text: str) -> list[str]:
@@ -193,30 +179,30 @@ class _Page:
         self._block: _ProseBlock | _CodeBlock | None = None
         self._lines: list[str] = []
 
-    def draw(self, events: list[Event]) -> list[str]:
+    def draw(self, events: list[md.Event]) -> list[str]:
         """Return the lines that are final after these events."""
         for event in events:
             self._draw(event)
         lines, self._lines = self._lines, []
         return lines
 
-    def _draw(self, event: Event) -> None:
+    def _draw(self, event: md.Event) -> None:
         frame = self._frames[-1]
         match event:
-            case Paragraph() | Heading() | Item() | Code() | Quote():
+            case md.Paragraph() | md.Heading() | md.Item() | md.Code() | md.Quote():
                 self._begin(event, frame)
-            case Text(text):
+            case md.Text(text):
                 assert self._block is not None
                 self._emit(self._block.feed(text))
-            case End():
+            case md.End():
                 self._end()
-            case Gap():
+            case md.Gap():
                 frame.gap = True
-            case Rule():
+            case md.Rule():
                 column = frame.place(event.items)
                 rule = "─" * min(frame.width - column, _RULE_WIDTH)
                 self._emit([[Span(" " * column), Span(rule, DIM)]])
-            case Table():
+            case md.Table():
                 margin = Span(" " * frame.place(event.items))
                 self._emit([[margin, *row] for row in self._table(event, len(margin.text))])
             case _:
@@ -234,23 +220,23 @@ class _Page:
                 lines = [f"{frame.margin} {line}" if line else frame.margin for line in lines]
         self._lines += lines
 
-    def _begin(self, block: Block, frame: _Frame) -> None:
+    def _begin(self, block: md.Block, frame: _Frame) -> None:
         match block:
-            case Paragraph():
+            case md.Paragraph():
                 self._block = self._prose(frame, " " * frame.place(block.items))
-            case Heading():
+            case md.Heading():
                 marks = "" if self._colour else f"{'#' * block.level} "
                 style = _HEADINGS.get(block.level, _LOWER_HEADING)
                 self._hang(frame, " " * frame.place(block.items) + marks, style)
-            case Item():
+            case md.Item():
                 number = block.mark if block.mark[0].isdigit() else "•"
                 mark = f"{block.task or number} "
                 column = frame.place(block.items, len(mark))
                 frame.columns.append(column + len(mark))
                 self._hang(frame, " " * column + mark)
-            case Code():
+            case md.Code():
                 self._begin_code(block, frame)
-            case Quote():
+            case md.Quote():
                 column = frame.place(block.items, len(_BAR))
                 bar = " " * column + paint([Span(_BAR, DIM)], colour=self._colour)
                 narrow = frame.width - column - len(_BAR) < _ROOM // 2
@@ -278,7 +264,7 @@ class _Page:
         if not hangs:
             self._emit(self._block.feed(first))
 
-    def _begin_code(self, code: Code, frame: _Frame) -> None:
+    def _begin_code(self, code: md.Code, frame: _Frame) -> None:
         margin = " " * frame.place(code.items) + _INDENT
         margin = margin if len(margin) + _ROOM <= frame.width else ""
         if code.info:
@@ -287,7 +273,7 @@ class _Page:
             self._emit([*label.write([named]), *label.close()])
         self._block = _CodeBlock(frame.width, margin)
 
-    def _table(self, table: Table, column: int) -> list[Row]:
+    def _table(self, table: md.Table, column: int) -> list[Row]:
         head, *body = table.rows
         styled = [[self._cell(cell, BOLD) for cell in head]]
         styled += [[self._cell(cell, PLAIN) for cell in row] for row in body]

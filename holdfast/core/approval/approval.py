@@ -244,10 +244,11 @@ EXPIRY_S = 7 * 86_400.0
 OPEN_PROMPTS = 10
 PURPOSE = 500  # characters of the model's stated purpose that are shown
 UNSANDBOXED = "UNSANDBOXED"  # the first line of a question about an execution without a sandbox
-NO_SANDBOX = "run without a sandbox: none is available"
-OUTSIDE_SANDBOX = "run outside the sandbox"
-OPEN_INPUT = "take more input later, without another question"
-DETACHED = "keep running after the gateway stops"
+ONLY_ONCE = "Can only be allowed once: {}."
+NO_SANDBOX = "it runs without a sandbox, because none is available"
+OUTSIDE_SANDBOX = "it runs outside the sandbox"
+OPEN_INPUT = "it takes more input later, without another question"
+DETACHED = "it keeps running after the gateway stops"
 CANNOT_BE_GIVEN = "It needs an approval, which cannot be given here"
 TOO_MANY_PROMPTS = f"{OPEN_PROMPTS} requests of this session wait for an answer, the maximum."
 _HARMLESS_VARIABLES = frozenset("LANG LC_ALL LC_CTYPE TERM TZ COLUMNS LINES NO_COLOR".split())
@@ -284,7 +285,7 @@ Decision = MayRun | MustAsk | Deny
 class Single(Value):
     """A missing permission that can be given for this one execution only."""
 
-    what: str
+    why: str
 
 
 Lacking = tuple[Permission | Single, ...]
@@ -438,7 +439,7 @@ def _lacking(
         lacking.append(Single(OPEN_INPUT))
     hosts = {p.name for p in permissions(context) if isinstance(p, HostRule)}
     lacking += [HostRule(name=host) for host in request.wants.hosts if host not in hosts]
-    lacking += [Single(f"write to {quote(escape(p))}") for p in request.wants.writable]
+    lacking += [Single(f"it writes to {quote(escape(p))}") for p in request.wants.writable]
     if request.wants.unsandboxed:
         lacking.append(Single(OUTSIDE_SANDBOX))
     if request.wants.detach:
@@ -449,9 +450,9 @@ def _lacking(
 def _permission(request: ExecutionRequest, context: ExecutionContext) -> Permission | Single:
     """Return the permission for the commands: the line, if nothing but the line matters."""
     if isinstance(request.what, Opaque):
-        return Single(f"run a script ({request.what.reason})")
+        return Single(request.what.reason)
     if request.stdin or not request.environment.keys() <= _HARMLESS_VARIABLES:
-        return Single("run with its own input or environment")
+        return Single("it has its own input or environment")
     return LineRule(
         what=request.what,
         cwd=request.cwd,
@@ -478,7 +479,9 @@ def _describe(request: ExecutionRequest, context: ExecutionContext, lacking: Lac
         *["In the background: it keeps running after the call has ended"]
         * request.wants.background,
         *(
-            f"To permit: {lack.what if isinstance(lack, Single) else describe(lack)}"
+            ONLY_ONCE.format(lack.why)
+            if isinstance(lack, Single)
+            else f"To permit: {describe(lack)}"
             for lack in lacking
         ),
         *describe_checks(request),

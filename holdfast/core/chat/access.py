@@ -153,7 +153,7 @@ class RefusalCause(StrEnum):
     UNKNOWN = "not on any list, not paired"
     ROLE = "lacks the role"
     CHAT = "this kind of chat is not served"
-    NOT_OWNER = "works for somebody else"
+    NOT_OWNER = "works for another owner"
     KNOWN = "on the list or paired already"
     NO_PAIRING = "pairing is off, or not in a direct chat"
     TOO_OFTEN = "too many within an hour"

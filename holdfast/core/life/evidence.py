@@ -36,7 +36,7 @@ class Own(Value):
 
 
 class Mark(Value):
-    """How far both were when the mark was moved last; zeros: there is none."""
+    """The position of both when the mark was moved last; zeros: there is none."""
 
     commits: int = 0  # synced ones, of the journal
     entries: int = 0  # of the audit

@@ -40,7 +40,7 @@ class TimeAnchor(Value):
 
     def time(self, boot_s: float) -> float:
         """Return the journal time at that moment of the boot."""
-        return self.at + max(0.0, boot_s - self.boot_s)
+        return self.at + (boot_s - self.boot_s) if boot_s > self.boot_s else self.at
 
 
 class Downtime(Value):

@@ -17,6 +17,7 @@ before each turn, and it never ends while one is unread.
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -53,7 +54,7 @@ class RunPhase(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
+    @cached_property  # asked several times for every fact
     def final(self) -> bool:
         return self in _FINAL
 
@@ -358,7 +359,8 @@ def queue(event: RunQueued, at: float) -> Run:
 def evolve(run: Run, event: Event, at: float) -> Run:
     """Return `run` after `event`."""
     status = moved(TRANSITIONS, run.status, event, "run", run.id)
-    _check_end(run, event)
+    if status.final:
+        _check_end(run, event)
     run = replace(run, status=status, updated_at=at, last_event=kind_of(type(event)))
     if (apply := _APPLY.get(type(event))) is not None:
         run = apply(run, event, at)

@@ -54,7 +54,7 @@ class Measured(Value):
 
 
 class Plan(Value):
-    """What to compact."""
+    """The part of a history to compact."""
 
     upto: int  # summarize the messages before this position
     shortened: int  # shorten results before this position
@@ -62,7 +62,7 @@ class Plan(Value):
 
 
 class Window(Value):
-    """How many tokens a model reads at once; 0: not known."""
+    """Return the tokens that a model reads at once; 0: not known."""
 
     size: int
 
@@ -283,7 +283,7 @@ def _clip(text: str, limit: int) -> str:
 
 
 class Filling(Value):
-    """What fills the model's window now, in tokens."""
+    """The content of the model's window now, in tokens."""
 
     window: int  # 0: not known
     used: int  # by the next request

@@ -14,15 +14,6 @@ from anyio.abc import TaskGroup
 
 from holdfast.core.address import Address
 from holdfast.core.chat import delivery, notices
-from holdfast.core.chat.delivery import (
-    Delivery,
-    DeliveryQueued,
-    DeliveryStatus,
-    SendAbandoned,
-    SendAccepted,
-    SendHeld,
-    SendReleased,
-)
 from holdfast.core.chat.notices import Trouble
 from holdfast.core.events import Record
 from holdfast.core.types import DeliveryId, SessionKey, Value
@@ -49,7 +40,7 @@ LISTED = 200
 RETRY_CONFLICTS = 5
 DROPPED = "dropped by the operator"
 
-_UNSENT = frozenset(DeliveryStatus) - {DeliveryStatus.SENT}
+_UNSENT = frozenset(delivery.DeliveryStatus) - {delivery.DeliveryStatus.SENT}
 
 
 class Counts(Value):
@@ -105,7 +96,7 @@ class Outbox:
             early, self._early = self._early, None
             self._open = True
             for one in found:
-                if one.now.status is DeliveryStatus.HELD and not one.queued.perishable:
+                if one.now.status is delivery.DeliveryStatus.HELD and not one.queued.perishable:
                     self._held.add(one.now.id)
                 else:
                     self._lanes.add(QueuedMessage(one.queued, one.now, one.now, one.key, old=True))
@@ -115,7 +106,7 @@ class Outbox:
 
     def subscribe(self, commits: Commits) -> None:
         """Subscribe to queued messages, and to runs that begin and end."""
-        commits.subscribe((DeliveryQueued, *delivery.Event.__args__), self.committed)
+        commits.subscribe((delivery.DeliveryQueued, *delivery.Event.__args__), self.committed)
         self._presence.subscribe(commits)
 
     def committed(self, record: Record) -> None:
@@ -125,7 +116,7 @@ class Outbox:
             self._early.append(record)
         elif not self._open:
             return
-        elif type(fact) is DeliveryQueued:
+        elif type(fact) is delivery.DeliveryQueued:
             self._take(record, fact)
         elif isinstance(fact, delivery.Event):
             self._note(fact)
@@ -150,7 +141,7 @@ class Outbox:
     async def missed(self) -> list[Outbound]:
         """Return all waiting messages, and abandoned ones that a person may miss."""
         waiting = await self._journal.undelivered()
-        dead = await self._journal.deliveries(frozenset({DeliveryStatus.DEAD}), LISTED)
+        dead = await self._journal.deliveries(frozenset({delivery.DeliveryStatus.DEAD}), LISTED)
         return [*waiting, *filter(_is_missed, dead)]
 
     async def listed(self, *, everything: bool = False) -> list[Outbound]:
@@ -167,18 +158,18 @@ class Outbox:
 
     async def release(self, delivery_id: DeliveryId) -> None:
         """Send a message that was held or given up. Durable when this returns."""
-        await self._order(SendReleased(delivery_id=delivery_id, at=self._clock.now()))
+        await self._order(delivery.SendReleased(delivery_id=delivery_id, at=self._clock.now()))
 
     async def drop(self, delivery_id: DeliveryId) -> None:
         """Give up a message that was not sent. Durable when this returns."""
-        await self._order(SendAbandoned(delivery_id=delivery_id, reason=DROPPED))
+        await self._order(delivery.SendAbandoned(delivery_id=delivery_id, reason=DROPPED))
 
-    def _take(self, record: Record, queued: DeliveryQueued) -> None:
+    def _take(self, record: Record, queued: delivery.DeliveryQueued) -> None:
         """Add a message that was queued now; during a shutdown, only a perishable one."""
         known = queued.delivery_id in self._lanes.messages or queued.delivery_id in self._names
         if known or (self._lanes.closing and not queued.perishable):
             return
-        now = Delivery(queued.delivery_id, queued_at=record.at)
+        now = delivery.Delivery(queued.delivery_id, queued_at=record.at)
         self._lanes.add(QueuedMessage(queued, now, now, self._sessions.key_of(record.stream)))
 
     def _note(self, fact: delivery.Event) -> None:
@@ -187,20 +178,20 @@ class Outbox:
         if message is not None and (kept := after(message.kept, fact)) is not None:
             message.kept = kept
         match fact:
-            case SendAccepted():
+            case delivery.SendAccepted():
                 self._sent += 1
                 self._names[fact.delivery_id] = fact.external_id
                 if len(self._names) > NAMES:
                     self._names.popitem(last=False)
-            case SendHeld():
+            case delivery.SendHeld():
                 self._held.add(fact.delivery_id)
                 log.warning("a message is held", extra=_said(fact))
-            case SendAbandoned():
+            case delivery.SendAbandoned():
                 self._held.discard(fact.delivery_id)
                 if fact.reason not in _OF_NO_USE:
                     self._dead += 1
                     log.warning("a message was given up", extra=_said(fact))
-            case SendReleased():
+            case delivery.SendReleased():
                 self._held.discard(fact.delivery_id)
                 self._tasks.start_soon(self._fetch, fact.delivery_id)
             case _:
@@ -212,7 +203,7 @@ class Outbox:
             try:
                 async with self._word:
                     found = await self._journal.delivery(delivery_id)
-                    if found is not None and found.now.status is DeliveryStatus.PENDING:
+                    if found is not None and found.now.status is delivery.DeliveryStatus.PENDING:
                         if delivery_id not in self._lanes.messages:
                             self._lanes.add(
                                 QueuedMessage(found.queued, found.now, found.now, found.key)
@@ -232,15 +223,15 @@ class Outbox:
         return "" if found is None else found.now.external_id
 
     async def _news(
-        self, queued: DeliveryQueued, trouble: Trouble, reason: str
-    ) -> DeliveryQueued | None:
+        self, queued: delivery.DeliveryQueued, trouble: Trouble, reason: str
+    ) -> delivery.DeliveryQueued | None:
         now = self._clock.now()
         news = notices.undelivered(queued, trouble, reason, await self._home(), now)
         if news is None or await self._journal.delivery(news.delivery_id) is not None:
             return None
         return news
 
-    async def _order(self, fact: SendReleased | SendAbandoned) -> None:
+    async def _order(self, fact: delivery.SendReleased | delivery.SendAbandoned) -> None:
         """Record an order of the operator about one message."""
         async with self._word:
             for _ in range(RETRY_CONFLICTS):
@@ -251,7 +242,8 @@ class Outbox:
                 try:
                     async with self._sessions.load(found.key) as held:
                         in_flight = (
-                            here is not None and message.now.status is DeliveryStatus.SENDING
+                            here is not None
+                            and message.now.status is delivery.DeliveryStatus.SENDING
                         )
                         pending = None if in_flight else self._lanes.enqueue(held, message, fact)
                         if pending is None:
@@ -269,21 +261,21 @@ _OF_NO_USE = frozenset({TOO_LATE, DROPPED, NOTHING_TO_CHANGE})
 
 def _is_missed(one: Outbound) -> bool:
     """Return whether a person may miss it: it waits, or the platform refused it."""
-    return not (one.now.status is DeliveryStatus.DEAD and one.now.reason in _OF_NO_USE)
+    return not (one.now.status is delivery.DeliveryStatus.DEAD and one.now.reason in _OF_NO_USE)
 
 
-def _said(fact: SendHeld | SendAbandoned) -> dict[str, str]:
+def _said(fact: delivery.SendHeld | delivery.SendAbandoned) -> dict[str, str]:
     return {"delivery_id": fact.delivery_id, "reason": fact.reason}
 
 
-def _declined(now: Delivery) -> Refused:
+def _declined(now: delivery.Delivery) -> Refused:
     """Say why an order is too late or too early."""
     match now.status:
-        case DeliveryStatus.SENT:
+        case delivery.DeliveryStatus.SENT:
             words = "was sent"
-        case DeliveryStatus.DEAD:
+        case delivery.DeliveryStatus.DEAD:
             words = "was given up already"
-        case DeliveryStatus.SENDING:
+        case delivery.DeliveryStatus.SENDING:
             words = "is being sent right now; look again in a moment"
         case _:
             words = "is on its way already"

@@ -100,7 +100,7 @@ def _facts(loaded: LoadedSession, intent: Steer) -> tuple[Fact, ...]:
     if (asked := placement.question(now, intent.call_id)) is not None:
         return placement.answer(loaded.session, now.id, asked, said)
     if intent.call_id is not None:
-        raise Refused("question_not_waiting", "Nobody waits for that answer any more.")
+        raise Refused("question_not_waiting", "That question does not wait for an answer any more.")
     return (*session.requeue_interrupted(loaded.session), said)
 
 

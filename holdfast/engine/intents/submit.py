@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_hex
 
 import anyio
 
@@ -25,9 +24,10 @@ from holdfast.core.run.limits import Limits
 from holdfast.core.run.run import Origin, RunPhase, RunQueued
 from holdfast.core.session import placement as words
 from holdfast.core.session.session import SessionOpened, Undone, admit, requeue_interrupted
-from holdfast.core.types import Fact, InputId, Owner, RunId, SessionId, SessionKey, Value
+from holdfast.core.types import Fact, InputId, Owner, RunId, SessionKey, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.commits import Commits
+from holdfast.engine.ids import Ids
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.journal.journal import Journal
@@ -67,7 +67,7 @@ class Intake:
     ) -> None:
         self._journal = journal
         self._sessions = sessions
-        self._clock = clock
+        self._ids = Ids(clock)
         self._limits = budget
         self._defaults = defaults
         self._redactor = redactor
@@ -123,7 +123,7 @@ class Intake:
         if intent.session_id is None:
             self._check_open(intent, process)
             self._check_model(intent, "")
-            key = SessionKey(intent.by.owner, SessionId(f"ses_{token_hex(16)}"))
+            key = SessionKey(intent.by.owner, self._ids.session())
             return await self._open(intent, key, claim)
         key = SessionKey(intent.by.owner, intent.session_id)
         workspace = _resolved(intent.workspace)
@@ -180,7 +180,7 @@ class Intake:
         return await self._admit(intent, self._sessions.create(key), claim, (opened,))
 
     def workspace(self, by: Principal, wanted: str, key: SessionKey) -> str:
-        """Where a new session works; refused if it may not work there."""
+        """Return the workspace of a new session; refused if it is not allowed."""
         if not wanted:
             return workspaces.own(str(self._defaults.home), key)
         path = Path(_resolved(wanted))
@@ -230,9 +230,7 @@ class Intake:
         return Submitted(run_id, loaded.key.session_id, replayed=False)
 
     def _facts(self, intent: Submit, loaded: LoadedSession) -> tuple[RunId, Sequence[Fact]]:
-        # Ids that rise with time keep neighbours together on disk, and list in order.
-        made_at, chance = f"{int(self._clock.now() * 1000):012x}", token_hex(22)
-        run_id, input_id = RunId(f"run_{made_at}{chance[:20]}"), InputId(f"in_{chance[20:]}")
+        run_id, input_id = self._ids.run(), self._ids.input()
         now, asked = loaded.session, intent.request_key
         admitted = InputAdmitted(
             input_id=input_id,

@@ -48,7 +48,7 @@ class GatewayLife(Part):
 
     @property
     def restored_at(self) -> float:
-        """When the journal was restored, while a key used before may still be repeated; else 0."""
+        """The time of a restore, while an older key may still be repeated; else 0."""
         at = self.before.restored_at
         return at if at and self._clock.now() < at + self._retention_s else 0.0
 

@@ -9,7 +9,6 @@ fails, because the journal cannot be written or read, is repeated; nothing else 
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from secrets import token_hex
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,9 +20,10 @@ from holdfast.core.run.run import Run, RunCancelled, RunCompleted, RunFailed, Ru
 from holdfast.core.session import delegation
 from holdfast.core.session.delegation import Ending
 from holdfast.core.session.session import requeue_interrupted, stop
-from holdfast.core.types import Fact, InputId, RunId, SessionKey
+from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.commits import Commits
+from holdfast.engine.ids import Ids
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Journal
@@ -56,6 +56,7 @@ class Children:
         self._sessions = sessions
         self._journal = journal
         self._clock = clock
+        self._ids = Ids(clock)
         self._tasks = tasks
         self._model = model
         self._need = need  # resumes a session whose recovery was deferred
@@ -233,10 +234,9 @@ class Children:
     async def _tell(self, loaded: LoadedSession, child: RunId, ending: Ending) -> None:
         known = loaded.session.children.get(child)
         if known is not None:
-            made_at = f"{int(self._clock.now() * 1000):012x}"
             after = RunQueued(
-                run_id=RunId(f"run_{made_at}{token_hex(10)}"),
-                input_id=InputId(f"in_{token_hex(12)}"),
+                run_id=self._ids.run(),
+                input_id=self._ids.input(),
                 model=loaded.session.model or self._model,
                 origin=known.begun.origin,
             )

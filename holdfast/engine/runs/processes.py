@@ -1,16 +1,14 @@
-"""Background processes: what becomes of them is written down, and told where that was promised.
+"""Background processes: their ends are recorded, and reported if that was promised.
 
-The journal says which processes a session has; the hands know what became of them. One task
-watches each process that runs here; whatever that meets (no descriptors, a journal that cannot
-be read) is logged, and it looks again: nothing else ends for it. What ended while nobody
-watched, because the gateway was gone, is found at the next start by the traces it left, and
-told then.
+The journal knows the processes of a session, the commands know their state. One task watches each
+process; an error (no descriptors, a journal that cannot be read) is logged, and the task tries
+again. The end of a process while no gateway ran is found at the next start, by the record of its
+shim, and reported then.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from secrets import token_hex
 from typing import TypeVar
 
 import anyio
@@ -22,8 +20,9 @@ from holdfast.core.run import process
 from holdfast.core.run.process import BackgroundProcess, ProcessEnd, ProcessEnded, ProcessMatched
 from holdfast.core.run.run import RunQueued
 from holdfast.core.session.session import Session, admit
-from holdfast.core.types import Fact, InputId, ProcessId, RunId, SessionKey
+from holdfast.core.types import Fact, ProcessId, RunId, SessionKey
 from holdfast.engine.clock import Clock
+from holdfast.engine.ids import Ids
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
 from holdfast.tools.tool import RunsCommands
@@ -48,6 +47,7 @@ class Processes:
     ) -> None:
         self._sessions = sessions
         self._clock = clock
+        self._ids = Ids(clock)
         self._hands = hands
         self._tasks = tasks
         self._model = model
@@ -164,8 +164,7 @@ class Processes:
 
     def _input(self, found: BackgroundProcess, text: str) -> list[Fact]:
         """A new input of the session, for whom the process was started."""
-        made_at = f"{int(self._clock.now() * 1000):012x}"
-        run_id, input_id = RunId(f"run_{made_at}{token_hex(10)}"), InputId(f"in_{token_hex(12)}")
+        run_id, input_id = self._ids.run(), self._ids.input()
         return [
             InputAdmitted(
                 input_id=input_id, run_id=run_id, text=text, metadata={"process_id": found.id}

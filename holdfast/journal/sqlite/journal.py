@@ -11,10 +11,10 @@ and decided after it. All sessions have to be loaded again from disk.
 import logging
 import sqlite3
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -69,8 +69,8 @@ class _Pending:
     def durable(self) -> bool:
         return self._batch.durable
 
-    async def wait(self) -> None:
-        await self._batch.wait()
+    def wait(self) -> Coroutine[Any, Any, None]:
+        return self._batch.wait()
 
 
 class SqliteJournal(SqliteReader):
@@ -98,7 +98,7 @@ class SqliteJournal(SqliteReader):
         self._leaving: dict[SessionKey, Batch] = {}  # forgotten before their batch was on disk
         newest = connection.execute("SELECT max(stream) FROM sessions").fetchone()[0]
         self._next_stream = 1 + (newest or 0)
-        self._batch = Batch()
+        self._batch = Batch(self._loop)
         self._inflight: Batch | None = None
         self._inflight_since = 0.0
         self._slow_s = slow_s
@@ -173,11 +173,10 @@ class SqliteJournal(SqliteReader):
         batch = self._batch
         batch.tails.pop(stream, None)
         batch.data += data
-        first, ended = dict[RunId | None, int](), dict[RunId, int]()
+        ended: dict[RunId, int] = {}
         for fact in facts:
             seq += 1
             batch.entries.append(Record(stream, seq, at, fact))
-            first.setdefault(getattr(fact, "run_id", None), seq)
             if type(fact) in ACTED_UPON:
                 batch.full = True
                 if isinstance(fact, TERMINAL):
@@ -186,7 +185,7 @@ class SqliteJournal(SqliteReader):
         key = batch.keys[stream] = self._keys[stream]
         for run in runs:
             known = batch.runs.get(run.id)
-            begun = first.get(run.id, seq) if known is None else known[3]
+            begun = _first(facts, run.id, expected_seq) if known is None else known[3]
             batch.runs[run.id] = run_row(run, key.owner, stream, begun, ended.get(run.id))
         self._kick()
         return _Pending(batch, seq)
@@ -340,7 +339,7 @@ class SqliteJournal(SqliteReader):
         self._kicked = False
         if self._inflight is not None or not self._batch.entries:
             return
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, Batch(self._loop)
         batch.close()
         self._inflight, self._inflight_since = batch, monotonic()
         self._writer.put(batch)
@@ -360,7 +359,7 @@ class SqliteJournal(SqliteReader):
             self._kick()  # not at once: tasks that waited for this batch may append more
 
     def _fail(self, batch: Batch, error: JournalUnavailable) -> None:
-        behind, self._batch = self._batch, Batch()
+        behind, self._batch = self._batch, Batch(self._loop)
         self._heads.clear()
         self._keys.clear()
         self._leaving.clear()
@@ -369,6 +368,14 @@ class SqliteJournal(SqliteReader):
         for lost in (batch, behind):
             lost.error = error
             lost.settle()
+
+
+def _first(facts: Sequence[Fact], run_id: RunId, head: int) -> int:
+    """Return the number of the first fact of the run; `head` is the number before the first."""
+    for seq, fact in enumerate(facts, head + 1):
+        if getattr(fact, "run_id", None) == run_id:
+            return seq
+    return head + len(facts)
 
 
 def _tell(listener: Callable[..., None], *about: object) -> None:

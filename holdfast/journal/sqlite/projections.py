@@ -39,6 +39,7 @@ from holdfast.core.types import Fact, Owner, RunId, kind
 from holdfast.journal import codec
 from holdfast.journal.batch import Row
 from holdfast.journal.blobs import Blobs
+from holdfast.journal.sqlite.rows import write
 
 # The only facts that change these columns: no deltas, and of a run only its start and its end.
 CHANGING: frozenset[type[Fact]] = frozenset(
@@ -59,18 +60,25 @@ OWN = "/"  # the ids of the gateway's own sessions begin with this; no client ca
 
 _UPDATE = """
 UPDATE sessions SET
-    changed_at = coalesce(?, changed_at), created_at = coalesce(?, created_at),
-    listed = listed AND NOT ?, model = coalesce(?, model),
-    preview = iif(preview = '', ?, preview), status = coalesce(?, status),
-    title = coalesce(?, title), updated_at = coalesce(?, updated_at)
-WHERE stream = ?
-"""
+    changed_at = coalesce(new.column1, changed_at),
+    created_at = coalesce(new.column2, created_at),
+    listed = listed AND NOT new.column3,
+    model = coalesce(new.column4, model),
+    preview = iif(preview = '', new.column5, preview),
+    status = coalesce(new.column6, status),
+    title = coalesce(new.column7, title),
+    updated_at = coalesce(new.column8, updated_at)
+FROM ("""
+_NEW = ") AS new WHERE stream = new.column9"
 
 
 def run_row(run: Run, owner: Owner, stream: int, first: int, ended: int | None) -> Row:
-    """Return the row of a run; `first` and `ended` are the numbers of its first and last record."""
+    """Return the row of a run; `first` and `ended` are the numbers of its first and last record.
+
+    Plain strings and integers: for an enum or a boolean, sqlite3 searches for an adapter each time.
+    """
     return (
-        run.id, owner, stream, first, ended, run.status, bool(run.stop_reason),
+        run.id, owner, stream, first, ended, str(run.status), 1 if run.stop_reason else 0,
         run.created_at, run.updated_at, run.model, run.last_event, 0,
     )  # fmt: skip
 
@@ -99,7 +107,7 @@ class Listing:
         self.preview = ""
         self.model: str | None = None
         self.status: str | None = None
-        self.hidden = False
+        self.hidden = 0  # 1: it is
         self.created_at: float | None = None
         self.updated_at: float | None = None
         self.changed_at: float | None = None
@@ -112,9 +120,10 @@ class Listing:
                 self.updated_at = self.changed_at = at
             case RunQueued():
                 self.model = fact.model
-                self.hidden = self.hidden or fact.parent is not None
+                if fact.parent is not None:
+                    self.hidden = 1
             case SessionOpened():
-                self.hidden = fact.session_id.startswith(OWN)
+                self.hidden = 1 if fact.session_id.startswith(OWN) else 0
                 self.created_at = self.updated_at = self.changed_at = at
             case SessionSeeded():
                 self.preview = self.preview or preview(fact.messages)
@@ -125,17 +134,17 @@ class Listing:
             case ModelChosen():
                 self.model = fact.model
             case SessionSuspended():
-                self.status = SessionStatus.SUSPENDED
+                self.status = str(SessionStatus.SUSPENDED)
             case SessionReset() | SessionReopened():
-                self.status = SessionStatus.OPEN
+                self.status = str(SessionStatus.OPEN)
             case _:  # the end of a run
                 self.updated_at = self.changed_at = at
 
     def row(self, opened: SessionOpened, owner: Owner, stream: int) -> Row:
         """Return the row of a new session."""
         where = (opened.session_id, opened.workspace, opened.platform)
-        status = self.status or SessionStatus.OPEN
-        shown = (self.title or "", self.preview, self.model or "", status, not self.hidden)
+        status = self.status or str(SessionStatus.OPEN)
+        shown = (self.title or "", self.preview, self.model or "", status, 1 - self.hidden)
         times = (self.updated_at, self.changed_at)
         return (stream, owner, *where, self.created_at, 0, *shown, *times)
 
@@ -145,8 +154,7 @@ _new = attrgetter(*Listing.__slots__)  # in the order of `_UPDATE`
 
 def apply(connection: sqlite3.Connection, changed: Mapping[int, Listing]) -> None:
     """Change the rows of these streams, within the transaction of the facts."""
-    if changed:
-        connection.executemany(_UPDATE, [(*_new(one), stream) for stream, one in changed.items()])
+    write(connection, _UPDATE, [(*_new(one), stream) for stream, one in changed.items()], _NEW)
 
 
 def fill(connection: sqlite3.Connection, blobs: Blobs) -> None:

@@ -19,8 +19,6 @@ import sys
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from functools import cache
-from itertools import chain
 from pathlib import Path
 
 from holdfast.core.approval.approval import ApprovalRequested
@@ -37,6 +35,7 @@ from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import approvals, boots, outbox, projections
 from holdfast.journal.sqlite.migrate import migrate
 from holdfast.journal.sqlite.projections import Listing, key_row
+from holdfast.journal.sqlite.rows import write
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +52,6 @@ ON CONFLICT (run_id) DO UPDATE SET
     ended_seq = excluded.ended_seq, status = excluded.status, stopping = excluded.stopping,
     updated_at = excluded.updated_at, model = excluded.model, last_event = excluded.last_event
 """
-_CHUNKS = (
-    256,
-    128,
-    64,
-    32,
-    16,
-    8,
-    4,
-    2,
-    1,
-)  # rows per statement: few statements, and few different ones
 
 
 class WritingConnection(sqlite3.Connection):
@@ -208,22 +196,22 @@ class SqliteWriter:
 
     def _insert(self, batch: Batch) -> list[RunId]:
         """Write the batch; return the ended runs that had asked for an approval."""
-        rows = self._rows(batch)
+        rows, connection = self._rows(batch), self._connection
         sessions = [
             rows.listed.pop(stream).row(fact, batch.keys[stream].owner, stream)
             for fact, stream in rows.opened
         ]
-        self._insert_rows("INSERT INTO sessions", sessions)
-        projections.apply(self._connection, rows.listed)
-        self._insert_rows("INSERT INTO events", rows.events)
-        self._insert_rows("INSERT INTO deltas", rows.deltas)
-        self._insert_rows("INSERT OR REPLACE INTO request_keys", rows.named)
-        self._insert_rows("INSERT INTO runs", list(batch.runs.values()), _UPDATE_RUN)
+        write(connection, "INSERT INTO sessions", sessions)
+        projections.apply(connection, rows.listed)
+        write(connection, "INSERT INTO events", rows.events)
+        write(connection, "INSERT INTO deltas", rows.deltas)
+        write(connection, "INSERT OR REPLACE INTO request_keys", rows.named)
+        write(connection, "INSERT INTO runs", list(batch.runs.values()), _UPDATE_RUN)
         for record in rows.chatted:
-            outbox.apply(self._connection, outbox.changes(record, batch.keys[record.stream].owner))
+            outbox.apply(connection, outbox.changes(record, batch.keys[record.stream].owner))
         for record in rows.asked:
             owner = batch.keys[record.stream].owner
-            approvals.apply(self._connection, approvals.changes(record, owner))
+            approvals.apply(connection, approvals.changes(record, owner))
         return [r.fact.run_id for r in rows.asked if isinstance(r.fact, TERMINAL)]
 
     def _kept(self, data: bytes) -> tuple[bytes, str | None]:
@@ -273,15 +261,6 @@ class SqliteWriter:
             self._asking.add(fact.run_id)
         return run_id in self._asking
 
-    def _insert_rows(self, verb: str, rows: list[Row], suffix: str = "") -> None:
-        """Insert many rows per statement, because each statement releases and takes the GIL."""
-        done = 0
-        while left := len(rows) - done:
-            size = next(c for c in _CHUNKS if c <= left)
-            sql = _statement(verb, len(rows[0]), size, suffix)
-            self._connection.execute(sql, list(chain.from_iterable(rows[done : done + size])))
-            done += size
-
 
 class _Rows:
     """The rows of a batch, and the records that change rows."""
@@ -296,12 +275,6 @@ class _Rows:
         self.listed: dict[int, Listing] = {}
         self.chatted: list[Record] = []
         self.asked: list[Record] = []
-
-
-@cache
-def _statement(verb: str, columns: int, rows: int, suffix: str) -> str:
-    row = f"({', '.join('?' * columns)})"
-    return f"{verb} VALUES {', '.join([row] * rows)} {suffix}"
 
 
 class Ballast:
@@ -370,6 +343,7 @@ def connect(path: Path, now: Reading, ledger: Path | None) -> tuple[WritingConne
         connection.execute("PRAGMA journal_mode = WAL")
         connection.claim(path)
         connection.execute("PRAGMA journal_size_limit = 16777216")
+        connection.execute("PRAGMA temp_store = MEMORY")  # else big batches spill to /var/tmp
         connection.execute("PRAGMA synchronous = FULL")
         blobs = Blobs(path.parent)
         migrate(connection, blobs)

@@ -28,7 +28,8 @@ from holdfast.errors import HoldfastError, ToolFailed
 from holdfast.tools.exec.live_process import Changed, CommandClock, CommandSpec, LiveProcess
 from holdfast.tools.exec.output import Output
 from holdfast.tools.exec.record import SCARCE, Ended, ExitCause
-from holdfast.tools.exec.spawn import Execution, SpawnedProcess, Spawner
+from holdfast.tools.exec.spawn import Execution, Spawner
+from holdfast.tools.exec.spawned import SpawnedProcess
 from holdfast.tools.fs.tree import Lookout
 from holdfast.tools.sandbox import proxy
 from holdfast.tools.sandbox.autorun import Before

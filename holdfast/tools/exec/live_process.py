@@ -10,7 +10,7 @@ from holdfast.core.types import Part, ProcessId, SessionKey, Value
 from holdfast.errors import ToolFailed
 from holdfast.tools.exec.output import Output
 from holdfast.tools.exec.record import Ended
-from holdfast.tools.exec.spawn import SpawnedProcess
+from holdfast.tools.exec.spawned import SpawnedProcess
 from holdfast.tools.fs.roots import below
 from holdfast.tools.sandbox.sandbox import CommandProfile
 

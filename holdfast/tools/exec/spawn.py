@@ -11,14 +11,12 @@ signals. A process is identified by pid, start time and boot, never by its pid a
 shim is held by its pidfd. Shims are started from the event loop's thread, without `preexec_fn`.
 """
 
-import asyncio
 import hashlib
 import logging
 import marshal
 import os
 import py_compile
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -32,13 +30,11 @@ import msgspec
 from holdfast.core.types import Value
 from holdfast.errors import Refused, ToolFailed
 from holdfast.tools.exec import record, shim
+from holdfast.tools.exec.spawned import RunningShim, SpawnedProcess
 from holdfast.tools.exec.stdin import CommandInput, Wires, wire
 from holdfast.tools.sandbox.autorun import Before
 
 log = logging.getLogger(__name__)
-
-PATIENCE_S = shim.GRACE_S + shim.LAST_S + 0.2  # for a shim to kill its command
-WRITING_S = 2.0  # for a shim to write its record on a busy disk, after its command has ended
 
 
 class Execution(Value):
@@ -66,135 +62,6 @@ class NotStarted(ToolFailed):
     """The command did not start."""
 
 
-class _Shim:
-    """A running shim, held by its pidfd."""
-
-    def __init__(
-        self, pidfd: int, child: subprocess.Popen[bytes] | None, stdin: CommandInput
-    ) -> None:
-        self._pidfd = pidfd
-        self._child = child
-        self.stdin = stdin
-        self.gone = anyio.Event()
-        self.let_go = False
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(pidfd, self._on_end)
-
-    def _on_end(self) -> None:
-        if self._child is not None:
-            self._child.wait()
-        self._close()
-
-    def release(self) -> None:
-        """Let go of the shim and let it run. Its waiters are woken at once."""
-        if not self.gone.is_set():
-            self.let_go = True
-            self._close()
-
-    def _close(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self.stdin.close()
-        self.gone.set()
-
-    def send(self, number: int) -> None:
-        """Send it a signal, if it still runs."""
-        if not self.gone.is_set():
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-
-    async def stop(self) -> bool:
-        """Tell it to end its command; return whether it did so in time."""
-        self.send(signal.SIGTERM)
-        with anyio.move_on_after(PATIENCE_S):
-            await self.gone.wait()
-        return self.gone.is_set()
-
-
-class SpawnedProcess:
-    """A command that was started, and may have ended by now. `pid` is 0 if it is unknown."""
-
-    def __init__(
-        self,
-        claim: record.Claim,
-        pid: int,
-        folder: record.Folder,
-        launched: _Shim,
-        clock: Callable[[], float],
-    ) -> None:
-        self.call_id = claim.call_id
-        self.detach = claim.detach
-        self.pid = pid
-        self.spool = folder.spool
-        self._folder = folder
-        self._shim = launched
-        self._clock = clock
-        self._settling = anyio.Lock()
-        self._cause = record.ExitCause.LOST  # recorded if its shim records nothing
-
-    @property
-    def running(self) -> bool:
-        """Return whether its shim was still running at the last check of the event loop."""
-        return self.end is None if self._shim.let_go else not self._shim.gone.is_set()
-
-    @property
-    def end(self) -> record.Ended | None:
-        """The recorded end, if there is one."""
-        return self._folder.result()
-
-    def is_settled(self) -> bool:
-        """Return whether it has ended with a record, or its record was removed."""
-        try:
-            return not self.running and (self.end is not None or not self._folder.is_claimed())
-        except OSError:  # the record cannot be read now
-            return False
-
-    async def wait(self) -> record.Ended:
-        """Wait for its end and return how it ended.
-
-        Raises `ClosedResourceError` if the spawner is closed first, and `OSError` if it has ended
-        but the record cannot be read now; then call it again.
-        """
-        await self._shim.gone.wait()
-        async with self._settling:
-            if ended := self._folder.result():
-                return ended
-            if self._shim.let_go:
-                raise anyio.ClosedResourceError
-            return await record.settle(self._folder, self._clock, self._cause)
-
-    async def kill(self, cause: record.ExitCause = record.ExitCause.KILLED) -> record.Ended:
-        """Tell it to end, then force it. The shim continues by itself if the caller is cancelled.
-
-        `cause` is recorded if its shim records nothing.
-        """
-        if not await self._shim.stop():
-            await self._force(cause)
-        return await self.wait()
-
-    async def _force(self, cause: record.ExitCause) -> None:
-        """Kill a shim that does not end, unless it only needs more time to write its record."""
-        with suppress(OSError):  # /proc cannot be read: kill it at once
-            if not await anyio.to_thread.run_sync(record.left, self._folder.claim()):
-                with anyio.move_on_after(WRITING_S):
-                    await self._shim.gone.wait()
-        if not self._shim.gone.is_set():
-            self._cause = cause
-            self._shim.send(signal.SIGKILL)
-
-    def release(self) -> None:
-        """Let go of it and let it run."""
-        self._shim.release()
-
-    async def write(self, data: bytes) -> None:
-        """Write to its stdin; `ToolFailed` if that is closed."""
-        await self._shim.stdin.write(data)
-
-    async def close_stdin(self) -> None:
-        """Close its stdin."""
-        await self._shim.stdin.end()
-
-
 class Spawner:
     """Starts commands, and manages every command that has a record below `directory`."""
 
@@ -204,7 +71,7 @@ class Spawner:
         self._directory = directory
         self._clock = clock
         self._gateway = shim.identity(gateway_pid) or (gateway_pid, 0)
-        self._starting: set[_Shim] = set()  # without detached ones
+        self._starting: set[RunningShim] = set()  # without detached ones
         self._processes: set[SpawnedProcess] = set()
         self._program = ""
         self._umask = umask  # for files that commands create; our own umask is stricter
@@ -251,7 +118,7 @@ class Spawner:
         return self._track(SpawnedProcess(claim, 0, folder, launched, self._clock))
 
     async def _await(
-        self, launched: _Shim, report: int, claim: record.Claim
+        self, launched: RunningShim, report: int, claim: record.Claim
     ) -> tuple[bytes, bytes]:
         """Wait for the shim's report. If we are cancelled meanwhile, stop the shim."""
         if not claim.detach:
@@ -373,7 +240,7 @@ class Spawner:
             os.close(pidfd)
             return None
         pid = claim.processes[1][0] if len(claim.processes) > 1 else 0
-        launched = _Shim(pidfd, None, CommandInput(-1, terminal=False))
+        launched = RunningShim(pidfd, lambda: None, CommandInput(-1, terminal=False))
         return self._track(SpawnedProcess(claim, pid, folder, launched, self._clock))
 
     def _track(self, process: SpawnedProcess) -> SpawnedProcess:
@@ -418,7 +285,7 @@ class Spawner:
 
     def _launch(
         self, claim: record.Claim, execution: Execution, folder: record.Folder
-    ) -> tuple[_Shim, int]:
+    ) -> tuple[RunningShim, int]:
         """Start a shim; return it and the fd of its report."""
         with ExitStack() as theirs, ExitStack() as ours:
             wires = wire(pty=execution.pty, stdin=execution.stdin, theirs=theirs, ours=ours)
@@ -443,7 +310,8 @@ class Spawner:
             ours.callback(child.kill)
             pidfd = os.pidfd_open(child.pid)
             ours.pop_all()
-        return _Shim(pidfd, child, CommandInput(wires.ours, terminal=execution.pty)), report
+        stdin = CommandInput(wires.ours, terminal=execution.pty)
+        return RunningShim(pidfd, child.wait, stdin), report
 
 
 async def _read_report(fd: int) -> tuple[bytes, bytes]:

@@ -1,7 +1,14 @@
-"""The environment of a command: built from nothing, so that no variable of ours reaches it."""
+"""The environment of a command: its variables, and the user's git identity in its home.
+
+The variables are built from nothing, so that none of ours reaches the command. Of the user's git
+settings only name and email are copied, for commits: others can name programs and credentials.
+"""
 
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 _GIT = {  # overrides settings by which a repository can name programs to run
     "core.fsmonitor": "false",
@@ -21,6 +28,11 @@ TOOLCHAINS = {  # toolchains look for themselves below the home, which is anothe
     "SDKMAN_DIR": ".sdkman",
     "MISE_DATA_DIR": ".local/share/mise",
 }
+
+_SECTION = re.compile(r"\s*\[\s*([^\]\s\"]+)[^\]]*\]")
+_SETTING = re.compile(r"\s*(name|email)\s*=\s*\"?([^\"#;\n]+)", re.IGNORECASE)
+_TARGET = ".gitconfig"
+_FILES = (".gitconfig", ".config/git/config")
 
 
 def build(user_home: str, path: Sequence[str], home: str, temp: str) -> dict[str, str]:
@@ -43,3 +55,34 @@ def build(user_home: str, path: Sequence[str], home: str, temp: str) -> dict[str
         "GIT_CONFIG_COUNT": str(len(_GIT)),
         **git,
     }
+
+
+def introduce(user_home: str, home: int) -> None:
+    """Write the user's identity to the git settings in `home` (an fd), unless there are settings.
+
+    Commands can write to `home` too. So an existing entry, a link above all, is left unchanged.
+    """
+    with suppress(OSError):
+        os.stat(_TARGET, dir_fd=home, follow_symlinks=False)
+        return
+    if not (known := _identity(user_home)):
+        return
+    lines = "".join(f'\t{key} = "{value}"\n' for key, value in known.items())
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(_TARGET, flags, 0o600, dir_fd=home)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(f"[user]\n{lines}")
+
+
+def _identity(user_home: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _FILES:
+        with suppress(OSError, UnicodeDecodeError):
+            section = ""
+            for line in Path(os.path.join(user_home, name)).read_text("utf-8").splitlines():
+                if begun := _SECTION.match(line):
+                    section = begun[1].lower()
+                elif section == "user" and (setting := _SETTING.match(line)):
+                    found[setting[1].lower()] = setting[2].strip().replace("\\", "")
+    return found

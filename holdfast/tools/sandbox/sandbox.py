@@ -34,15 +34,11 @@ from anyio import to_thread
 from holdfast.core.approval.approval import Level, Posture
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools.exec import shim
 from holdfast.tools.fs.openat import descriptor
-from holdfast.tools.fs.roots import below
 from holdfast.tools.sandbox import (
     autorun,
     bwrap,
-    container,
     environment,
-    gitconfig,
     installed,
     landlock,
     private,
@@ -54,6 +50,7 @@ from holdfast.tools.sandbox import mounts as view
 from holdfast.tools.sandbox import probe as cage
 from holdfast.tools.sandbox.autorun_paths import AutorunPaths, look
 from holdfast.tools.sandbox.mounts import Access
+from holdfast.tools.sandbox.podman import Podman, last_line
 from holdfast.tools.sandbox.probe import Attempt
 
 
@@ -148,8 +145,9 @@ class Sandbox:
         self._allow_none = allow_none
         self._site = bwrap.site() if site is None else site
         self._bwrap = ""
-        self._podman = installed.find("podman", self._path) if podman is None else podman
-        self._image = container
+        found = installed.find("podman", self._path) if podman is None else podman
+        owner = _hash(self._home)
+        self._podman = Podman(found, container, owner, self._user_home, self._path)
         self._posture = _UNPROBED
         self._memory_mb = memory_mb
 
@@ -165,7 +163,7 @@ class Sandbox:
         """
         failed: list[str] = []
         await to_thread.run_sync(private.HERE.paths)  # a slow scan
-        rungs = [level for level in _MEANS if level is not Level.L3 or self._image]
+        rungs = [level for level in _MEANS if level is not Level.L3 or self._podman.image]
         for level in (*sorted(rungs, reverse=True), Level.L0):
             try:
                 found = await self._try(level)
@@ -252,7 +250,7 @@ class Sandbox:
 
     async def _send(self, level: Level, program: str = "") -> dict[Attempt, bool] | str:
         """Run the canary at this level and return as `_try` does; `program` is the bubblewrap."""
-        if level is Level.L3 and (why := await self._clear()):
+        if level is Level.L3 and (why := await self._podman.clear(PROBE_S)):
             return why
         home, user_home = Path(self._home), Path(self._user_home)
         async with cage.open_cage(home, user_home) as (targets, victim):
@@ -276,78 +274,11 @@ class Sandbox:
                 confined.close()
             targets.check()  # again afterwards: a full disk may have caused failures meanwhile
             if not targets.ran() or done.returncode != 0:
-                return _last(done.stderr) or f"ended with {done.returncode}"
+                return last_line(done.stderr) or f"ended with {done.returncode}"
             reached = targets.reached(done.stdout.decode(errors="replace"))
             reached[Attempt.SIGNAL] = not await cage.alive(victim)
         missing = [a for a in _LEAST[level] if reached.get(a)]
         return "does not hold" if missing else reached
-
-    async def _clear(self) -> str:
-        """Remove the records of killed containers; return why podman cannot be used, or ""."""
-        if not self._podman:
-            return "podman is not installed"
-        try:
-            with anyio.fail_after(PROBE_S):
-                if names := container.dead(await self._listed()):
-                    await self._ask(container.removal(self._podman, names))
-        except TimeoutError:
-            return "podman is too slow"
-        except (OSError, ToolFailed) as error:
-            return str(error)
-        return ""
-
-    async def _listed(self) -> str:
-        listing = container.listing(self._podman, _hash(self._home))
-        try:
-            return await self._ask(listing)
-        except ToolFailed as error:
-            if container.LOST not in str(error):
-                raise
-        await self._ask(container.reset(self._podman))
-        return await self._ask(listing)
-
-    async def _ask(self, command: Sequence[str]) -> str:
-        done = await anyio.run_process(command, check=False, env=self._engines())
-        if done.returncode:
-            raise ToolFailed(_last(done.stderr) or f"podman ended with {done.returncode}")
-        return done.stdout.decode()
-
-    def _engines(self) -> dict[str, str]:
-        """Return the environment of podman itself, which starts helper programs outside."""
-        runtime = f"/run/user/{os.getuid()}"
-        where = {"XDG_RUNTIME_DIR": runtime} if os.path.isdir(runtime) else {}
-        return {
-            "HOME": self._user_home,
-            "PATH": os.pathsep.join(installed.folders(self._path)),
-            **where,
-        }
-
-    def _contained(self, seen: view.View, cache: str, argv: Sequence[str], cwd: str) -> Confined:
-        env = self._environment(cache, "/tmp")
-        seen = view.pinned(seen)
-        writable = [path for path, access in seen.items() if access is Access.WRITE]
-        try:
-            outer = container.confine(
-                self._podman,
-                self._image,
-                argv,
-                writable=writable,
-                fixed=[
-                    path
-                    for path, access in seen.items()
-                    if access is Access.READ and any(below(path, one) for one in writable)
-                ],
-                env={
-                    name: env[name] for name in env if name not in ("PATH", *environment.TOOLCHAINS)
-                },
-                cwd=cwd,
-                seccomp=seccomp.program(seccomp.NAMESPACED),
-                owner=_hash(self._home),
-                handed=(shim.MARK,),
-            )
-        except ValueError as error:
-            raise ToolFailed(f"No command can run here: {error}.") from error
-        return Confined(tuple(outer), (), self._engines(), cwd)
 
     def _judged(self, level: Level, reached: dict[Attempt, bool], failed: list[str]) -> Posture:
         blocked = tuple(str(a) for a in Attempt if reached.get(a) is False)
@@ -387,8 +318,9 @@ class Sandbox:
             env = self._environment(cache, f"{cache}/tmp")
             return Confined((*_landlocked(seen), "--", *argv), (), env, cwd, before)
         if level is Level.L3:
-            contained = self._contained(seen, cache, argv, cwd)
-            return msgspec.structs.replace(contained, before=before)
+            env = self._environment(cache, "/tmp")
+            outer = self._podman.confine(view.pinned(seen), env, argv, cwd)
+            return Confined(outer, (), self._podman.environment, cwd, before)
         return self._wrapped(program or self._bwrap, seen, cache, workspace, argv, cwd, before)
 
     def _wrapped(
@@ -438,16 +370,11 @@ class Sandbox:
         with descriptor(os.open(cache, flags)) as fd:
             with suppress(FileExistsError):
                 os.mkdir("tmp", 0o700, dir_fd=fd)
-            gitconfig.introduce(self._user_home, fd)
+            environment.introduce(self._user_home, fd)
         return str(cache)
 
     def _environment(self, home: str, temp: str) -> dict[str, str]:
         return environment.build(self._user_home, self._path, home, temp)
-
-
-def _last(output: bytes) -> str:
-    lines = output.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 def _hash(path: str) -> str:

@@ -29,11 +29,11 @@ from holdfast.channels.telegram.api import NOT_TELEGRAM, OTHER_RECEIVER
 from holdfast.channels.telegram.channel import (
     CANNOT_RECEIVE,
     CHANNEL,
-    REPEATED,
     SKIPPED_UPDATE,
     Telegram,
     TelegramSettings,
 )
+from holdfast.channels.telegram.outgoing import REPEATED
 from holdfast.channels.text import render
 from holdfast.core.address import Address, ChatType
 from holdfast.errors import Misconfigured

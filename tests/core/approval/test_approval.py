@@ -12,6 +12,7 @@ from holdfast.core.approval.approval import (
     EXPIRY_S,
     GRANT_S,
     NO_SANDBOX,
+    ONLY_ONCE,
     OPEN_INPUT,
     OPEN_PROMPTS,
     OUTSIDE_SANDBOX,
@@ -260,7 +261,7 @@ def test_a_question_waits_seven_days_at_most() -> None:
 def test_a_script_can_be_allowed_once_or_not_at_all() -> None:
     ask = asked(SCRIPT, ADMINISTRATOR)
     assert (ask.choices, ask.offers) == (ONCE_OR_NOT, ())
-    assert "run a script (it has a redirect)" in ask.description
+    assert ONLY_ONCE.format("it has a redirect") in ask.description
 
 
 @pytest.mark.parametrize(
@@ -367,7 +368,7 @@ def test_a_script_that_hides_something_asks_in_any_sandbox() -> None:
 @pytest.mark.parametrize(
     ("wants", "told"),
     [
-        (Wants(writable=("/home/me/it",)), "write to /home/me/it"),
+        (Wants(writable=("/home/me/it",)), "it writes to /home/me/it"),
         (Wants(unsandboxed=True), OUTSIDE_SANDBOX),
         (Wants(detach=True), DETACHED),
     ],

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from msgspec.structs import replace
 from holdfast.core.events import MessageDelta, Record
 from holdfast.core.run import run as machine
 from holdfast.core.run.run import RunResumed, RunStarted
+from holdfast.core.types import OPERATOR, SessionId, SessionKey
 from holdfast.errors import JournalUnavailable, Misconfigured
 from holdfast.journal.batch import Batch
 from holdfast.journal.blobs import Blobs
@@ -235,7 +239,7 @@ async def test_any_error_in_the_writer_is_reported_and_wakes_all_waiting_tasks(
     with anyio.fail_after(10):
         await broke.wait()
         assert "no transaction" in writer.broken
-        batch = Batch()
+        batch = Batch(loop)
         writer.put(batch)
         await done.wait()
     assert finished == [batch]
@@ -277,3 +281,26 @@ async def test_the_file_is_private_with_a_private_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "journal.db").stat().st_mode & 0o077 == 0
+
+
+async def commit_big_batches(directory: Path) -> None:
+    """Commit two batches; the second one changes many pages of the first."""
+    async with opened_journal(directory) as journal:
+        for batch in range(2):
+            names = (sha256(f"{batch} {n}".encode()).hexdigest() for n in range(1_500))
+            rows = [journal.open_stream(SessionKey(OPERATOR, SessionId(name))) for name in names]
+            waiting = [journal.append(r.stream, 0, 1.0, (opened(r.key),), ()) for r in rows]
+            await waiting[-1].wait()
+
+
+def test_a_big_batch_makes_no_temporary_file(tmp_path: Path) -> None:
+    """SQLite would make one in /var/tmp, which may be full when the disk of the home is not."""
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    for directory in (home, temporary):
+        directory.mkdir()
+    before = temporary.stat().st_mtime_ns
+    name = f"{__name__}.{commit_big_batches.__name__}"
+    code = f"import sys, anyio, pathlib, {__name__}; anyio.run({name}, pathlib.Path(sys.argv[1]))"
+    environment = {**os.environ, "SQLITE_TMPDIR": str(temporary)}  # read once for each process
+    subprocess.run([sys.executable, "-c", code, str(home)], env=environment, check=True)
+    assert temporary.stat().st_mtime_ns == before

@@ -29,7 +29,7 @@ from holdfast.tools.exec.live_process import CommandClock
 from holdfast.tools.exec.output import MARGIN
 from holdfast.tools.exec.spawn import Spawner
 from holdfast.tools.sandbox.sandbox import Sandbox
-from holdfast.tools.terminal import TerminalArguments
+from holdfast.tools.terminal_arguments import TerminalArguments
 from holdfast.tools.tool import Context, Done, Judge, Outcome
 from tests.bwrap import NOWHERE
 

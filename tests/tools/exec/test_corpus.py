@@ -32,7 +32,7 @@ from holdfast.core.types import OPERATOR, SessionId, SessionKey
 from holdfast.tools.exec import plan
 from holdfast.tools.exec.shell import parse
 from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
-from holdfast.tools.terminal import TerminalArguments
+from holdfast.tools.terminal_arguments import TerminalArguments
 from holdfast.tools.tool import Judge, ToolDenied
 from tests.tools.exec.test_commands import Desk, WallClock
 

@@ -21,7 +21,7 @@ from holdfast.errors import ToolFailed
 from holdfast.tools.exec import commands
 from holdfast.tools.sandbox import proxy
 from holdfast.tools.sandbox.sandbox import Sandbox, Unprobed
-from holdfast.tools.terminal import TerminalArguments
+from holdfast.tools.terminal_arguments import TerminalArguments
 from tests.behaviour.hands import until
 from tests.fakes.clock import ManualClock
 from tests.tools.exec.test_commands import desk, fifo

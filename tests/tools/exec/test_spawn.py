@@ -22,7 +22,8 @@ from anyio.abc import Process as Started
 from holdfast.errors import ToolFailed
 from holdfast.tools.exec import shim
 from holdfast.tools.exec.record import Ended, ExitCause, SpoolReader
-from holdfast.tools.exec.spawn import AlreadyClaimed, Execution, NotStarted, SpawnedProcess, Spawner
+from holdfast.tools.exec.spawn import AlreadyClaimed, Execution, NotStarted, Spawner
+from holdfast.tools.exec.spawned import SpawnedProcess
 from tests import bwrap
 from tests.crash.kills import at, failing, with_executed
 from tests.tools.exec.nasty import carriers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.sandbox import gitconfig
+from holdfast.tools.sandbox import environment
 
 THEIRS = """\
 [core]
@@ -22,7 +22,7 @@ THEIRS = """\
 def introduce(user: Path, home: Path) -> None:
     fd = os.open(home, os.O_RDONLY)
     try:
-        gitconfig.introduce(str(user), fd)
+        environment.introduce(str(user), fd)
     finally:
         os.close(fd)
 
