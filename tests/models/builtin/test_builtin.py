@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from holdfast.config.home import find_home
-from holdfast.core.messages import Assistant, ToolResult, User
+from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.errors import Rejected, Transient
-from holdfast.models.builtin import builtin, server
+from holdfast.models.builtin import builtin, protocol, server
 from holdfast.models.builtin.builtin import Builtin
 from holdfast.models.builtin.child import Loading, ModelProcess, ProcessLimits
 from holdfast.models.builtin.parts import ModelFolder
@@ -132,17 +132,23 @@ REAL = ModelFolder(find_home(os.environ))
 @pytest.mark.skipif(not REAL.is_complete, reason="needs the built-in model (models pull builtin)")
 async def test_the_real_model_calls_a_tool_and_answers() -> None:
     home = REAL.path.parent
+    messages: list[Message] = [User("Which files are in this folder?")]
+    tools = list[str]()
     async with aclosing(builtin.create(home, idle_s=60.0, threads=0)) as model:
-        question = User("Which files are in this folder?")
-        pieces = [piece async for piece in model.stream(Request("", "", (question,), TOOLS))]
-        assert isinstance(pieces[-1], Answer)
-        (call,) = pieces[-1].calls
-        assert call.tool == "list_files"
-        result = ToolResult(call.call_id, "zebra.txt (3 bytes)")
-        messages = (question, Assistant("", (call,)), result)
-        pieces = [piece async for piece in model.stream(Request("", "", messages, TOOLS))]
-        assert isinstance(pieces[-1], Answer)
-        assert "zebra.txt" in pieces[-1].text
+        for _ in range(protocol.CALLS + 1):
+            request = Request("", "", messages, TOOLS)
+            answer = [piece async for piece in model.stream(request)][-1]
+            assert isinstance(answer, Answer)
+            if not answer.calls:
+                break
+            (call,) = answer.calls
+            tools.append(call.tool)
+            messages += [
+                Assistant("", answer.calls),
+                ToolResult(call.call_id, "zebra.txt (3 bytes)"),
+            ]
+        assert tools[0] == "list_files"
+        assert "zebra.txt" in answer.text
 
 
 async def test_the_process_has_no_environment(
