@@ -46,7 +46,11 @@ class Builtin:
             peer = transport.peer(request.model)
             outgoing = EncodedRequest(
                 transport.url / "v1" / "chat" / "completions",
-                {"Content-Type": "application/json", "Authorization": f"Bearer {address.key}"},
+                {
+                    "Content-Type": "application/json",
+                    "Authorization": f"Bearer {address.key}",
+                    "Connection": "close",  # the server would close it at a bad moment
+                },
                 encode(request),
             )
             parser = TurnParser(peer, request)

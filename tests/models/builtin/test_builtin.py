@@ -134,6 +134,7 @@ async def test_the_real_model_calls_a_tool_and_answers() -> None:
     home = REAL.path.parent
     messages: list[Message] = [User("Which files are in this folder?")]
     tools = list[str]()
+    answer: Piece | None = None
     async with aclosing(builtin.create(home, idle_s=60.0, threads=0)) as model:
         for _ in range(protocol.CALLS + 1):
             request = Request("", "", messages, TOOLS)
@@ -148,7 +149,8 @@ async def test_the_real_model_calls_a_tool_and_answers() -> None:
                 ToolResult(call.call_id, "zebra.txt (3 bytes)"),
             ]
         assert tools[0] == "list_files"
-        assert "zebra.txt" in answer.text
+        assert isinstance(answer, Answer)
+        assert "zebra" in answer.text.lower()
 
 
 async def test_the_process_has_no_environment(
