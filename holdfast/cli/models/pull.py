@@ -11,7 +11,7 @@ from holdfast.cli.output import ERASE, is_clever, note, tell
 from holdfast.config import process as settings
 from holdfast.errors import Refused
 from holdfast.models.builtin.parts import BUILTIN, ModelFiles, ModelFolder
-from holdfast.models.builtin.pull import PullProgress, pull, remove
+from holdfast.models.builtin.pull import PullProgress, needed, pull, remove
 
 AGAIN = "holdfast models pull builtin"
 _BAR = 30  # characters
@@ -25,7 +25,11 @@ def fetch(home: Path, files: ModelFiles = BUILTIN) -> None:
     if folder.is_complete:
         note(f"The built-in model is here already: {folder.model}")
         return
-    note(f"Fetching {describe(files)}. Ctrl-C stops; the next time it goes on from there.")
+    room = needed(folder, [*files.parts, files.library])
+    note(
+        f"Fetching {describe(files)}; that needs {_gb(room)} of free disk in {folder.path}.\n"
+        "Ctrl-C stops; the next time it goes on from there."
+    )
     shown = _Shown()
     try:
         pull(folder, settings.package_environment(), shown.report)

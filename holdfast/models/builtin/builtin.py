@@ -4,7 +4,6 @@ Its process is started by the first request and ended when it was idle for a whi
 `protocol` encodes the requests and parses the answers.
 """
 
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -25,7 +24,6 @@ from holdfast.models.transport import EncodedRequest, Server, Transport
 
 STALL_S = 600.0  # it reads a long conversation in silence, on a slow machine for minutes
 MEMORY_MB = 1_500  # of the process: 1.1 GB of the model's file, and 0.3 GB of its own
-MOST_THREADS = 8  # more are no faster: memory is the limit
 GET_IT = "run: holdfast models pull builtin"
 
 
@@ -48,7 +46,11 @@ class Builtin:
             peer = transport.peer(request.model)
             outgoing = EncodedRequest(
                 transport.url / "v1" / "chat" / "completions",
-                {"Content-Type": "application/json", "Authorization": f"Bearer {address.key}"},
+                {
+                    "Content-Type": "application/json",
+                    "Authorization": f"Bearer {address.key}",
+                    "Connection": "close",  # the server would close it at a bad moment
+                },
                 encode(request),
             )
             parser = TurnParser(peer, request)
@@ -85,12 +87,12 @@ class Builtin:
 
 
 def create(home: Path, idle_s: float, threads: int) -> Builtin:
-    """Create the provider over the files in `home`. Nothing is started yet. 0 threads: as many as help."""
+    """Create the provider over the files in `home`. Nothing is started yet."""
     folder = ModelFolder(home)
     loading = Loading(
         str(folder.model),
         (str(folder.library),),
         WINDOW,
-        threads or min(MOST_THREADS, os.cpu_count() or 1),
+        threads,
     )
     return Builtin(folder, ModelProcess(loading, ProcessLimits(MEMORY_MB, idle_s), folder.log))

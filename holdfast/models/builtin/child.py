@@ -26,6 +26,7 @@ from holdfast.models.builtin import server
 
 PROGRAM = (sys.executable, "-I", server.__file__)
 LOAD_S = 120.0  # time limit for loading
+MOST_THREADS = 8  # more are no faster: memory is the limit
 _DEATH_S = 0.2
 _LINE = 64 << 10
 MEMINFO = Path("/proc/meminfo")
@@ -37,7 +38,7 @@ class Loading(Value):
     model: str
     libraries: tuple[str, ...]
     window: int
-    threads: int
+    threads: int = 0  # 0: as many as there are free processors
     cache_mb: int = 128
     key: str = ""
 
@@ -74,6 +75,7 @@ class ModelProcess:
         self._program = program
         self._starting = anyio.Lock()
         self._process: anyio.abc.Process | None = None
+        self._retired: list[anyio.abc.Process] = []
         self._address = ServerAddress("", "")
         self._users = 0
         self._idle: TimerHandle | None = None
@@ -102,7 +104,7 @@ class ModelProcess:
             self._users -= 1
             if not self._users and self._runs:
                 loop = asyncio.get_running_loop()
-                self._idle = loop.call_later(self.limits.idle_s, self._kill)
+                self._idle = loop.call_later(self.limits.idle_s, self._retire)
 
     async def _notice_death(self) -> None:
         """Give the end of a process a moment to be noticed, so that the next request starts one."""
@@ -120,22 +122,27 @@ class ModelProcess:
     def _runs(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    def _kill(self) -> None:
-        if self._process is not None and self._runs:
-            self._process.kill()  # it keeps nothing that could be lost
+    def _retire(self) -> None:
+        """End the process; from here on it is not used any more. It keeps nothing to lose."""
+        if self._process is not None:
+            if self._runs:
+                self._process.kill()
+            self._retired.append(self._process)
+            self._process = None
 
     async def _discard(self) -> None:
-        self._kill()
-        process, self._process = self._process, None
-        if process is not None:
-            with anyio.CancelScope(shield=True):
-                await process.aclose()
+        """End the process, and wait for the end of all that were ended."""
+        self._retire()
+        with anyio.CancelScope(shield=True):
+            while self._retired:
+                await self._retired.pop().aclose()
 
     async def _start(self) -> None:
         await self._discard()
         check_memory(self.limits)
         key = secrets.token_hex(24)
-        settings = msgspec.json.encode(msgspec.structs.replace(self._loading, key=key))
+        threads = self._loading.threads or free_processors()
+        loading = msgspec.structs.replace(self._loading, key=key, threads=threads)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             self._process = await anyio.open_process(
@@ -151,7 +158,7 @@ class ModelProcess:
             os.close(log)
         try:
             with anyio.fail_after(LOAD_S):
-                told = await self._greet(self._process, settings + b"\n")
+                told = await self._greet(self._process, msgspec.json.encode(loading) + b"\n")
         except TimeoutError:
             await self._discard()
             raise self._failed(f"did not load in {LOAD_S:g} s") from None
@@ -205,6 +212,16 @@ def free_memory(meminfo: Path = MEMINFO) -> int | None:
         if name == "MemAvailable":
             return int(value.split()[0]) << 10
     return None
+
+
+def free_processors() -> int:
+    """Return how many processors are free; at least half of them, and no more than help.
+
+    The threads wait for each other at every step: one that has to share its processor holds up all.
+    """
+    there = os.cpu_count() or 1
+    free = there - round(os.getloadavg()[0])
+    return min(MOST_THREADS, max(1, there // 2, free))
 
 
 def gigabytes(size: int) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.messages import User
+from holdfast.config.home import find_home
+from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.errors import Rejected, Transient
-from holdfast.models.builtin import server
+from holdfast.models.builtin import builtin, protocol, server
 from holdfast.models.builtin.builtin import Builtin
 from holdfast.models.builtin.child import Loading, ModelProcess, ProcessLimits
 from holdfast.models.builtin.parts import ModelFolder
@@ -23,7 +24,10 @@ from tests.fakes import llama
 
 pytestmark = pytest.mark.anyio
 
-TOOL = ToolSpec("list_files", "", {"type": "object", "properties": {"path": {"type": "string"}}})
+TOOLS = tuple(
+    ToolSpec(name, "", {"type": "object", "properties": {"path": {"type": "string"}}})
+    for name in ("list_files", "read_file")
+)
 ENOUGH = ProcessLimits(memory_mb=0)
 
 
@@ -55,7 +59,7 @@ async def ask(model: Builtin, text: str) -> str:
 
 
 def request(text: str) -> Request:
-    return Request("fake", "", (User(text),), (TOOL,))
+    return Request("fake", "", (User(text),), TOOLS)
 
 
 async def gone(pid: int) -> None:
@@ -120,6 +124,33 @@ async def test_the_process_ends_with_its_parent_also_if_that_is_killed(program: 
         pid = int(await parent.stdout.receive())
         parent.kill()
     await gone(pid)
+
+
+REAL = ModelFolder(find_home(os.environ))
+
+
+@pytest.mark.skipif(not REAL.is_complete, reason="needs the built-in model (models pull builtin)")
+async def test_the_real_model_calls_a_tool_and_answers() -> None:
+    home = REAL.path.parent
+    messages: list[Message] = [User("Which files are in this folder?")]
+    tools = list[str]()
+    answer: Piece | None = None
+    async with aclosing(builtin.create(home, idle_s=60.0, threads=0)) as model:
+        for _ in range(protocol.CALLS + 1):
+            request = Request("", "", messages, TOOLS)
+            answer = [piece async for piece in model.stream(request)][-1]
+            assert isinstance(answer, Answer)
+            if not answer.calls:
+                break
+            (call,) = answer.calls
+            tools.append(call.tool)
+            messages += [
+                Assistant("", answer.calls),
+                ToolResult(call.call_id, "zebra.txt (3 bytes)"),
+            ]
+        assert tools[0] == "list_files"
+        assert isinstance(answer, Answer)
+        assert "zebra" in answer.text.lower()
 
 
 async def test_the_process_has_no_environment(
