@@ -70,22 +70,26 @@ class Place:
                 await process.aclose()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Terminal:
     """A terminal with `holdfast` in it."""
 
     process: Process
     keyboard: int
+    _unread: bytes = b""  # that came in the same read as the text that was waited for
 
     async def type(self, text: str) -> None:
         os.write(self.keyboard, text.encode())
 
     async def read_until(self, text: str) -> str:
-        seen = b""
-        while text.encode() not in seen:
+        """Return what it shows, up to and including `text`; what follows is read next."""
+        wanted, seen = text.encode(), self._unread
+        while wanted not in seen:
             await anyio.wait_readable(self.keyboard)
             seen += os.read(self.keyboard, 4096)
-        return seen.decode()
+        end = seen.index(wanted) + len(wanted)
+        self._unread = seen[end:]
+        return seen[:end].decode()
 
 
 @asynccontextmanager
