@@ -45,8 +45,8 @@ with the result.
 _SHORT = {
     "list_files": "list a folder",
     "read_file": "read a file",
-    "write_file": "make a new file, or replace a whole one",
-    "patch": "change a file: replace exact text",
+    "write_file": "create or replace a whole file",
+    "patch": "replace exact text in a file",
     "search_files": "find which files contain a text",
     "terminal": "run a bash command: python3, mkdir, cp, mv, rm, wc, sort, >> to append",
 }
@@ -63,14 +63,6 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
         "Port 81, set in web.ini.",
     ),
     (
-        "Double the limit in run.py",
-        (
-            ("read_file", {"path": "run.py"}, "1\tlimit = 4\n2\tgo(limit)"),
-            ("patch", {"path": "run.py", "old": "limit = 4", "new": "limit = 8"}, "Changed."),
-        ),
-        "The limit in run.py is now 8.",
-    ),
-    (
         "Read names.txt, write the first name to a.txt and the second to b.txt",
         (
             ("read_file", {"path": "names.txt"}, "1\tBob\n2\tAmy"),
@@ -78,6 +70,14 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
             ("write_file", {"path": "b.txt", "content": "Amy\n"}, "Created b.txt."),
         ),
         "a.txt contains Bob and b.txt contains Amy.",
+    ),
+    (
+        "Double the limit in run.py",
+        (
+            ("read_file", {"path": "run.py"}, "1\tlimit = 4\n2\tgo(limit)"),
+            ("patch", {"path": "run.py", "old": "limit = 4", "new": "limit = 8"}, "Changed."),
+        ),
+        "The limit in run.py is now 8.",
     ),
     (
         "Add the line end to log.txt and count its lines",
