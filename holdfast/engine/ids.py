@@ -10,6 +10,7 @@ from holdfast.core.types import InputId, RunId, SessionId
 from holdfast.engine.clock import Clock
 
 _POOL = 4096  # bytes
+_MOST_IN_MS = 1 << 16  # then the order within one millisecond is lost
 
 
 class Ids:
@@ -19,6 +20,8 @@ class Ids:
         self._clock = clock
         self._pool = ""
         self._used = 0
+        self._at_ms = 0  # of the latest id that rises
+        self._in_ms = 0  # how many of that millisecond came before it
 
     def session(self) -> SessionId:
         """Make the id of a session."""
@@ -33,7 +36,10 @@ class Ids:
         return InputId(f"in_{self._random(24)}")
 
     def _rising(self) -> str:
-        return f"{int(self._clock.now() * 1000):012x}{self._random(20)}"
+        at_ms = int(self._clock.now() * 1000)
+        self._in_ms = (self._in_ms + 1) % _MOST_IN_MS if at_ms == self._at_ms else 0
+        self._at_ms = at_ms
+        return f"{at_ms:012x}{self._in_ms:04x}{self._random(16)}"
 
     def _random(self, digits: int) -> str:
         start, self._used = self._used, self._used + digits

@@ -53,6 +53,7 @@ async def test_what_a_model_signed_comes_back_after_a_kill_as_it_was(
             server.then(answer, stream(Wait()), wire.say("nothing"))
             run_id = await it.run("what is here?")
             with anyio.fail_after(20):
+                await it.events(run_id, until="tool.completed")  # so the answer is on disk
                 await server.asked(2)
             await it.kill()
             await it.start()

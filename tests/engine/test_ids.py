@@ -14,6 +14,12 @@ def test_ids_rise_with_time() -> None:
     assert made == sorted(made)
 
 
+def test_ids_of_the_same_millisecond_rise_too() -> None:
+    ids = Ids(ManualClock())
+    made = [ids.run() for _ in range(500)]
+    assert made == sorted(made)
+
+
 def test_ids_are_distinct_for_longer_than_randomness_is_read_at_once() -> None:
     ids = Ids(ManualClock())
     made = [name for _ in range(1_000) for name in (ids.session(), ids.run(), ids.input())]

