@@ -246,7 +246,8 @@ async def test_a_command_that_takes_too_much_memory_is_killed(tmp_path: Path) ->
 
 
 GREEDY = {
-    "anonymous": "x = []\nwhile True: x.append(bytes(1) * 2**20)",
+    # Between the limits of 50 and 100 MB and the fourfold, where its own allocation would fail.
+    "anonymous": "import time\nx = bytes(1) * (150 * 2**20)\ntime.sleep(60)",
     "memfd": "import os\nf = os.memfd_create('x')\nwhile True: os.write(f, bytes(2**20))",
     "mapped": "import mmap\nx = []\nwhile True: m = mmap.mmap(-1, 2**20); m.write(bytes(2**20));"
     " x.append(m)",
