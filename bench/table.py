@@ -29,14 +29,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 TARGETS = {
-    "runs/s, 32 at a time": Target("≥", 0.55, times=True, scale="400"),
-    "CPU ms per run, 32 at a time": Target("≤", 1.8, times=True, scale="2"),
+    "runs/s, 32 at a time": Target("≥", 0.60, times=True, scale="400"),
+    "CPU ms per run, 32 at a time": Target("≤", 1.65, times=True, scale="2"),
     "completion ms p50, 1 at a time": Target("≤", 2.0, times=True, scale="6"),
     "500 streams of 5 s, lag ms p99": Target("≤", 100),
-    "1000 streams of 5 s, lag ms p99": Target("≤", 500),
+    "1000 streams of 5 s, lag ms p99": Target("≤", 200),
     "1000 streams of 5 s, s until all finished": Target("≤", 8),
     "500 streams of 2 s, lag ms p99": Target("≤", 100),
-    "1000 streams of 2 s, lag ms p99": Target("≤", 500),
+    "1000 streams of 2 s, lag ms p99": Target("≤", 200),
     "1000 streams of 2 s, s until all finished": Target("≤", 5),
     "ready ms": Target("≤", 350),
     "idle RSS MB": Target("≤", 60),
