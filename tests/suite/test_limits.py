@@ -35,7 +35,7 @@ def test_an_async_test_that_hangs_fails_and_the_next_one_runs(tmp_path: Path) ->
     plugins = ("tests.limits", "anyio", "pytest_timeout", "no:cacheprovider")
     options = [word for name in plugins for word in ("-p", name)]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "--anyio-mode=auto", "--timeout=2"],
+        [sys.executable, "-m", "pytest", *options, "--anyio-mode=auto", "--timeout=5"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,

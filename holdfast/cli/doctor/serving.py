@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError
 from holdfast.host.lock import Owner
 
 MODEL_S = 0.7
-OWNER_S = 0.3
+OWNER_S = 3.0  # an owner answers at once, unless the machine is busy
 SANDBOX_S = 3.0  # well more than an engine needs to test its sandbox
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 MOVABLE = "the image has no digest, so its name can come to mean another image"

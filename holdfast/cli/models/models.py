@@ -24,7 +24,7 @@ from holdfast.models.builtin.parts import ID, NAME, ModelFolder
 
 BUILTIN_ONLY = "only the built-in model is fetched and removed here: say builtin"
 NO_MODEL = "no model to try: offline is none. Try: holdfast setup"
-_OWNER_S = 0.3
+_OWNER_S = 3.0
 
 
 def main(args: argparse.Namespace) -> int:
