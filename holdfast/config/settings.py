@@ -64,7 +64,7 @@ class BuiltinSettings:
     """The built-in model: how long its unused process is kept, and how many processors it uses."""
 
     idle_s: Seconds = 600.0
-    threads: Size = 0  # 0: as many as there are free processors, at most 8
+    threads: Size = 0  # 0: as many as were free lately, at most 8
 
 
 @dataclass(frozen=True, slots=True)

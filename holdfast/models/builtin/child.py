@@ -30,7 +30,7 @@ MOST_THREADS = 8  # more are no faster: memory is the limit
 _DEATH_S = 0.2
 _LINE = 64 << 10
 MEMINFO = Path("/proc/meminfo")
-LOADAVG = Path("/proc/loadavg")
+STAT = Path("/proc/stat")
 
 
 class Loading(Value):
@@ -79,6 +79,7 @@ class ModelProcess:
         self._retired: list[anyio.abc.Process] = []
         self._address = ServerAddress("", "")
         self._users = 0
+        self._since = processor_time()
         self._idle: TimerHandle | None = None
 
     @property
@@ -142,7 +143,8 @@ class ModelProcess:
         await self._discard()
         check_memory(self.limits)
         key = secrets.token_hex(24)
-        threads = self._loading.threads or free_processors()
+        threads = self._loading.threads or free_processors(self._since)
+        self._since = processor_time()
         loading = msgspec.structs.replace(self._loading, key=key, threads=threads)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -215,22 +217,34 @@ def free_memory(meminfo: Path = MEMINFO) -> int | None:
     return None
 
 
-def free_processors() -> int:
-    """Return how many processors are free; at least half of them, and no more than help.
+class ProcessorTime(Value):
+    """Processor time since the system started, of all processors together, in ticks."""
+
+    free: float  # idle, or used by this process
+    total: float
+
+
+def processor_time() -> ProcessorTime:
+    """Read the processor time; all 0 if the system does not say."""
+    try:
+        first = STAT.read_text("ascii").partition("\n")[0]
+    except OSError:
+        return ProcessorTime(0, 0)
+    ticks = [int(word) for word in first.split()[1:9]]  # the rest is counted in these already
+    own = os.times()
+    used = (own.user + own.system) * os.sysconf("SC_CLK_TCK")
+    return ProcessorTime(sum(ticks[3:5]) + used, sum(ticks))
+
+
+def free_processors(since: ProcessorTime) -> int:
+    """Return how many processors were free since then; at least half of them, and at most 8.
 
     The threads wait for each other at every step: one that has to share its processor holds up all.
     """
-    there = os.cpu_count() or 1
-    return min(MOST_THREADS, max(1, there // 2, there - _running()))
-
-
-def _running() -> int:
-    """Return how many other threads want a processor now, as far as the system says."""
-    try:
-        now = LOADAVG.read_text("ascii").split()[3]  # like 3/512, with this one
-    except OSError:
-        return 0
-    return int(now.partition("/")[0]) - 1
+    now, there = processor_time(), os.cpu_count() or 1
+    total = now.total - since.total
+    free = round(there * (now.free - since.free) / total) if total > 0 else there
+    return min(MOST_THREADS, there, max(1, there // 2, free))
 
 
 def gigabytes(size: int) -> str:

@@ -15,7 +15,7 @@ import pytest
 from holdfast.config.home import find_home
 from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.errors import Rejected, Transient
-from holdfast.models.builtin import builtin, protocol, server
+from holdfast.models.builtin import builtin, child, protocol, server
 from holdfast.models.builtin.builtin import Builtin
 from holdfast.models.builtin.child import Loading, ModelProcess, ProcessLimits
 from holdfast.models.builtin.parts import ModelFolder
@@ -200,3 +200,13 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
             await ask(model, "hello")
         assert process.pid == 0
         assert await ask(model, "again") == "again"
+
+
+@pytest.mark.promise("LOCAL-03")
+def test_it_gets_the_processors_that_were_free_lately_and_at_least_half_of_them() -> None:
+    now, there = child.processor_time(), os.cpu_count() or 1
+    long_ago = now.total - 1e9
+    all_free = child.ProcessorTime(now.free - 1e9, long_ago)
+    none_free = child.ProcessorTime(now.free, long_ago)
+    assert child.free_processors(all_free) == min(there, child.MOST_THREADS)
+    assert child.free_processors(none_free) == min(max(1, there // 2), child.MOST_THREADS)
