@@ -44,7 +44,7 @@ from holdfast.tools.tool import (
 NOT_SHOWN = " not shown; use search_files to find text in them"
 CONTINUE = "; continue with offset={}"
 SIMILAR_LINE = "the most similar line is"
-SMALL_MODEL = "a small model wrote it, which makes mistakes"
+SMALL_MODEL = "it comes from a small model, which makes mistakes"
 MAX_READ = 256 * 1024 * 1024  # bytes of a file that are searched for lines
 _CHUNK = 1024 * 1024
 _NEAR = 5_000  # lines among which a failed patch looks for a similar one

@@ -13,6 +13,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.models import pull
 from holdfast.cli.output import note, tell
 from holdfast.config import process as settings
+from holdfast.config.program import typed
 from holdfast.config.settings import Config
 from holdfast.host.lock import is_locked
 
@@ -34,7 +35,7 @@ def offer(config: Config) -> None:
             return
         except Exit as failed:
             note(f"holdfast: {failed}")
-    note(WITHOUT.format(pull.AGAIN))
+    note(WITHOUT.format(f"{typed()} {pull.AGAIN}"))
 
 
 def _agrees() -> bool:

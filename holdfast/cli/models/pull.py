@@ -9,11 +9,12 @@ from pathlib import Path
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.output import ERASE, is_clever, note, tell
 from holdfast.config import process as settings
+from holdfast.config.program import typed
 from holdfast.errors import Refused
 from holdfast.models.builtin.parts import BUILTIN, ModelFiles, ModelFolder
 from holdfast.models.builtin.pull import PullProgress, needed, pull, remove
 
-AGAIN = "holdfast models pull builtin"
+AGAIN = "models pull builtin"  # after the name of the program
 _BAR = 30  # characters
 _EACH_S = 5.0  # between two lines without a terminal
 _RATE_S = 10.0  # the rate is that of the last seconds
@@ -35,11 +36,11 @@ def fetch(home: Path, files: ModelFiles = BUILTIN) -> None:
         pull(folder, settings.package_environment(), shown.report)
     except Refused as refusal:
         shown.end()
-        raise Exit(Code.FAILED, f"{refusal}. To go on: {AGAIN}") from None
+        raise Exit(Code.FAILED, f"{refusal}. To go on: {typed()} {AGAIN}") from None
     except KeyboardInterrupt:
         shown.end()
         raise Exit(
-            Code.INTERRUPTED, f"stopped; what was fetched is kept. To go on: {AGAIN}"
+            Code.INTERRUPTED, f"stopped; what was fetched is kept. To go on: {typed()} {AGAIN}"
         ) from None
     shown.end()
     note(f"The built-in model is ready: {folder.model}")
