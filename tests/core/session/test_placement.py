@@ -59,6 +59,7 @@ from holdfast.core.session.placement import (
     requeue_unread,
     works_for,
 )
+from holdfast.core.session.recovery import recover
 from holdfast.core.session.replies import SUPERSEDED
 from holdfast.core.session.session import (
     OnStart,
@@ -68,7 +69,6 @@ from holdfast.core.session.session import (
     current,
     evolve,
     give_up,
-    recover,
     requeue_interrupted,
     stop,
 )
