@@ -11,7 +11,7 @@ from typing import Protocol, overload
 
 from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.events import Record
-from holdfast.core.inbox import Mode
+from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import (
     Answer,
     Answered,
@@ -28,6 +28,8 @@ from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.library import Imported
+from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewound import RewindScope, Rewound
 from holdfast.core.types import (
     OPERATOR,
     Fact,
@@ -146,6 +148,25 @@ class RunQuery(Value):
     after: RunId | None = None
 
 
+class Rewind(Value):
+    """Take a session back to a point, or bring back what was taken back last."""
+
+    by: Principal
+    point: RunId | None = None  # the state before this run; None: before the last exchange
+    what: RewindScope = RewindScope.BOTH
+    force: bool = False  # also overwrite what another hand changed
+    redo: bool = False
+    came: UpdateRef | None = None  # the request: the same again is carried out once
+
+
+class RewindDone(Value):
+    """A rewind as it was recorded, and the message that it takes back or brings back."""
+
+    fact: Rewound
+    text: str
+    repeated: bool = False  # the same request was carried out before
+
+
 Batches = AsyncIterator[Sequence[Record]]
 
 
@@ -172,6 +193,15 @@ class Library(Protocol):
         """Create a session with the messages that the model of this one reads now.
 
         Refused with `session_exists` if `name` is taken.
+        """
+
+    async def points(self, by: Principal, session_id: SessionId) -> Sequence[Point]:
+        """Return the points that the session can go back to, oldest first."""
+
+    async def rewind(self, session_id: SessionId, asked: Rewind) -> RewindDone:
+        """Go back to a point, or forth again. Durable when this returns.
+
+        Refused with `files_changed` if another hand changed a file, `session_busy` during a run.
         """
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
@@ -269,6 +299,15 @@ class ChatSession(Value):
     now: float  # the time of this view
 
 
+class RewindChoice(Value):
+    """What a user wants to be taken back."""
+
+    point: int | None = None  # its number; None: before the last exchange
+    what: RewindScope = RewindScope.BOTH
+    force: bool = False  # also overwrite what another hand changed
+    redo: bool = False  # bring back what was taken back last
+
+
 class CommandTarget(Protocol):
     """A conversation as slash commands see it: of an authorized user in a chat, or of the operator
     at a terminal.
@@ -303,8 +342,11 @@ class CommandTarget(Protocol):
     async def retry(self) -> None:
         """Undo the last exchange and send its message again."""
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
+    async def points(self) -> Sequence[Point]:
+        """Return the points that this session can go back to, oldest first."""
+
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, or forth again."""
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""

@@ -29,6 +29,7 @@ from holdfast.journal import audit
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.versions import DAY_S, Versions
+from holdfast.tools.fs.restore import FileRestorer
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ async def engine(
             parts = ServiceDeps(
                 journal=journal,
                 blobs=versions,
+                files=FileRestorer(versions, machine.users_umask()),
                 models=models,
                 tools=lambda: tools,
                 clock=clock,

@@ -32,7 +32,9 @@ class Administration:
         journal, sessions, clock, model = deps.journal, work.sessions, deps.clock, deps.model_name
         if outbox is None:  # without channels it is never started: orders are only recorded
             outbox = Outbox(journal, sessions, clock, {}, tasks)
-        self.library = SessionLibrary(journal, sessions, model, intake.workspace, clock.now)
+        self.library = SessionLibrary(
+            journal, sessions, model, intake.workspace, clock.now, work.rewinder
+        )
         self.sessions = SessionAdmin(journal, sessions, work.search, audit)
         self.deliveries = DeliveryAdmin(outbox, audit)
         self.rules = RuleAdmin(work.standing, audit)

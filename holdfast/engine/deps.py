@@ -16,7 +16,7 @@ from holdfast.engine.messenger import Chatting
 from holdfast.engine.runs.approvals import ApprovalPolicy, Audit
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
-from holdfast.tools.tool import BlobStore, RunsCommands, Tool
+from holdfast.tools.tool import BlobStore, RestoresFiles, RunsCommands, Tool
 
 
 class ServiceDeps(Value):
@@ -24,6 +24,7 @@ class ServiceDeps(Value):
 
     journal: Journal
     blobs: BlobStore
+    files: RestoresFiles
     models: Models
     tools: Callable[[], Sequence[Tool[Any]]]  # of the moment; the same sequence if unchanged
     clock: Clock

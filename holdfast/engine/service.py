@@ -60,7 +60,9 @@ class Service(Reads):
         self._intents = Intents(deps, work, self, self._life)
         self.send = self._intents.send
         self.control = control = deps.control(self._life) if deps.control else None
-        commands = CommandDeps(self, journal, sessions, clock, deps.models, work.asking)
+        commands = CommandDeps(
+            self, journal, sessions, clock, deps.models, work.asking, work.rewinder
+        )
         self.messenger: Messenger | None = None
         if chatting is not None:
             self.messenger = Messenger(chatting, commands, tasks, audit, control)

@@ -7,7 +7,7 @@ elsewhere may bring a JSON Schema instead; its arguments are a dict, which it va
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,8 @@ from holdfast.core.approval.tree import LeftOut, Tree
 from holdfast.core.run.call import Kept, OnCrash
 from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
+from holdfast.core.session.rewind import SeenFile
+from holdfast.core.session.rewound import FileStep
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
 SURROGATE = "The text contains half of a surrogate pair; remove it."
@@ -139,6 +141,26 @@ class BlobStore(Protocol):
 
     def put(self, data: bytes) -> str:
         """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
+
+
+class VersionStore(BlobStore, Protocol):
+    """The same, to be read again while a version is kept."""
+
+    def get(self, name: str) -> bytes:
+        """Return the content with this hash; `KeyError` if it is not kept (any more)."""
+
+
+class RestoresFiles(Protocol):
+    """The interface to the files of a workspace that undo uses. Blocks; use a worker thread."""
+
+    def look(self, workspace: Path, paths: Sequence[str]) -> Mapping[str, SeenFile]:
+        """Return these files as they are. Their content is stored as a version before."""
+
+    def kept(self, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these versions that can be restored."""
+
+    def restore(self, workspace: Path, steps: Sequence[FileStep]) -> tuple[FileStep, ...]:
+        """Carry out these steps, and return each with its result. Repeating them is harmless."""
 
 
 class Context(Value):

@@ -32,6 +32,7 @@ from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.models.model import Answer, Candidate, Model, Models, Piece, Reasoning, Request, Text
+from holdfast.tools.fs.restore import FileRestorer
 from holdfast.tools.tool import RunsCommands, Tool
 from tests.fakes.clock import FIRST_BOOT, ManualClock
 from tests.fakes.hands import IdleHands
@@ -193,6 +194,7 @@ def parts(
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
+        files=FileRestorer(Blobs(directory)),
         models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks), small=small),
         tools=tools if callable(tools) else lambda: tools,
         clock=clock or ManualClock(),

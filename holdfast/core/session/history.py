@@ -9,7 +9,7 @@ run (one that was stopped in the queue) does not affect them.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from holdfast.core.run.run import (
 )
 from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Measured
+from holdfast.core.session.rewound import Rewound
 from holdfast.core.session.session import (
     MarkCleared,
     SessionMarked,
@@ -36,7 +37,7 @@ from holdfast.core.session.session import (
     SessionSeeded,
     Undone,
 )
-from holdfast.core.types import CallId, Fact, InputId, RunId
+from holdfast.core.types import CallId, Fact, InputId, RunId, Value
 
 _CAUSES: dict[str, str] = {
     CutCause.RESTART: "gateway restart",
@@ -62,13 +63,22 @@ RESULTS_NOTE = (
 )
 
 
+class _Taken(Value):
+    """The messages that a rewind removed, and what the transcript knew of them."""
+
+    at: int  # their position
+    messages: list[Message]
+    begun: dict[RunId, int]
+    compactions: list[HistoryCompacted]
+
+
 class Transcript:
     """A session's messages, built fact by fact. The same facts give the same messages."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._past: list[Message] = []  # messages the model no longer reads
-        self._undone: list[tuple[int, list[Message]]] = []  # also not read; with their position
+        self._taken: list[_Taken] = []  # by a rewind; a redo brings back the last
         self.instructions: dict[RunId, str] = {}  # of unfinished runs
         self._waiting: dict[InputId, InputAdmitted] = {}
         self._open: dict[CallId, None] = {}
@@ -94,6 +104,7 @@ class Transcript:
 
     def _read_input(self, fact: InputPromoted) -> None:
         self._at_work = fact.run_id
+        self._taken = []
         first = fact.run_id not in self._begun
         self._read(self._waiting.pop(fact.input_id), first=first)
         self._begun.setdefault(fact.run_id, len(self.messages) - 1)
@@ -129,9 +140,18 @@ class Transcript:
     def _take_seed(self, fact: SessionSeeded) -> None:
         self.imported = fact.imported
         self._seed(fact.messages)
+        self._begun = {point.run_id: point.position for point in fact.points}
 
     def _take_back(self, fact: Undone) -> None:
-        self._undo()
+        if self._begun:
+            self._cut(max(self._begun.values()))
+
+    def _rewind(self, fact: Rewound) -> None:
+        if fact.redo and self._taken:
+            self._bring_back(self._taken.pop())
+        elif not fact.redo:
+            found = [self._begun[run_id] for run_id in fact.runs if run_id in self._begun]
+            self._taken.append(self._cut(min(found, default=len(self.messages))))
 
     def _compact(self, fact: HistoryCompacted) -> None:
         if fact.upto <= len(self.messages):  # else it is about messages that are gone
@@ -161,6 +181,7 @@ class Transcript:
         SessionMarked: _set_mark,
         MarkCleared: _clear_mark,
         Undone: _take_back,
+        Rewound: _rewind,
         HistoryCompacted: _compact,
     }
 
@@ -231,12 +252,16 @@ class Transcript:
         return at
 
     def whole(self) -> tuple[Message, ...]:
-        """Return all messages of the session, for people."""
-        return (*self._past, *self._all_since_reset())
+        """Return all messages of the session that count, for people."""
+        return (*self._past, *self.messages)
 
     def settled(self, run_id: RunId) -> tuple[Message, ...]:
-        """Return all messages before the first one of that run, if it has read any yet."""
-        return (*self._past, *self._all_since_reset(self._begun.get(run_id)))
+        """Return those before the first one of that run, if it has read any yet."""
+        return (*self._past, *self.messages[: self._begun.get(run_id)])
+
+    def positions(self) -> Mapping[RunId, int]:
+        """Return the position of each run's first message among those the model reads."""
+        return self._begun
 
     def result_of(self, call_id: CallId) -> str | None:
         """Return the result of a call since the last reset, as it was; None if there is none."""
@@ -255,40 +280,37 @@ class Transcript:
         last = self.messages[max(self._begun.values()) :] if self._begun else ()
         return [m for m in last if isinstance(m, User)]
 
-    def _all_since_reset(self, end: int | None = None) -> list[Message]:
-        """Return all messages since the last reset, undone ones too, up to position `end`."""
-        found, at = list[Message](), 0
-        for where, undone in self._undone:
-            if end is not None and where > end:
-                break
-            found += (*self.messages[at:where], *undone)
-            at = where
-        return found + self.messages[at:end]
+    def _cut(self, at: int) -> "_Taken":
+        """Remove the messages from position `at` on, and return what is gone."""
+        self._close_open_calls()
+        begun = {run_id: where for run_id, where in self._begun.items() if where >= at}
+        covering = [c for c in self._compactions if c.upto > at]
+        taken = _Taken(at, self.messages[at:], begun, covering)
+        del self.messages[at:]
+        self._begun = {k: v for k, v in self._begun.items() if k not in begun}
+        self._compactions = [c for c in self._compactions if c.upto <= at]
+        self._measure_again()
+        return taken
 
-    def _undo(self) -> None:
-        if self._begun:
-            last = max(self._begun, key=self._begun.__getitem__)
-            at = self._begun.pop(last)
-            self._close_open_calls()
-            before = [(where, undone) for where, undone in self._undone if where < at]
-            stays = at + sum(len(undone) for _, undone in before)
-            self._undone = [*before, (at, self._all_since_reset()[stays:])]
-            del self.messages[at:]
-            self._compactions = [c for c in self._compactions if c.upto <= at]
-            self._measure_again()
+    def _bring_back(self, taken: "_Taken") -> None:
+        del self.messages[taken.at :]
+        self.messages += taken.messages
+        self._begun |= taken.begun
+        self._compactions += taken.compactions
+        self._measure_again()
 
     def _clear(self) -> list[Message]:
-        """Remove all messages for the model, and return them with the undone ones."""
+        """Remove all messages for the model, and return them."""
         self._begun = {}
         self.imported = False
         self._close_open_calls()
-        removed, self.messages, self._undone = self._all_since_reset(), [], []
+        removed, self.messages, self._taken = self.messages, [], []
         self._compactions = []
         self._measure_again()
         return removed
 
     def _seed(self, messages: tuple[Message, ...]) -> None:
-        """Add the first messages, repaired. Undo never removes them, as no run has read them."""
+        """Add the first messages, repaired. A rewind removes only those with a point."""
         for message in messages:
             self._take(message)
         self._close_open_calls()

@@ -88,5 +88,4 @@ class SeedPoint(Fact, omit_defaults=True):
     run_id: RunId
     position: int  # of its first message
     at: float = 0.0
-    text: str = ""
     changes: tuple[FileChanged, ...] = ()  # from here to the next point

@@ -25,6 +25,7 @@ from holdfast.core.machine import moved
 from holdfast.core.messages import Message
 from holdfast.core.run import call, child, context, process, run
 from holdfast.core.run.run import Run, RunQueued
+from holdfast.core.session.rewound import RewindPlanned, Rewound, SeedPoint
 from holdfast.core.types import CallId, Fact, InputId, Owner, RequestId, RunId, SessionKey, Value
 from holdfast.errors import IllegalTransition, Refused
 
@@ -111,11 +112,13 @@ class SessionSeeded(Fact, tag="session.seeded", omit_defaults=True):
     began_at: float = 0.0  # the time of the first message; 0: the time of this record
     said_at: float = 0.0  # the time of the last message, likewise
     imported: bool = False  # it comes from a file, or is a fork of a session that does
+    points: tuple[SeedPoint, ...] = ()  # of a fork: the points that it can go back to
 
 
 _Own = SessionOpened | SessionSuspended | SessionReset | SessionReopened
 _Kept = SessionMarked | MarkCleared | ModelChosen | Undone | SessionTitled | SessionSeeded
-Event = _Own | _Kept | lifecycle.Event  # the last only in the gateway's own session
+_Rewinds = RewindPlanned | Rewound
+Event = _Own | _Kept | _Rewinds | lifecycle.Event  # the last only in the gateway's own session
 
 P, S = SessionStatus.OPEN, SessionStatus.SUSPENDED
 
@@ -157,6 +160,7 @@ class Session(msgspec.Struct, frozen=True):
     ended: Run | None = None  # the run that ended last
     model: str = ""  # chosen by a user; empty: the configured one
     title: str = ""  # for people
+    rewinding: RewindPlanned | None = None  # files are being restored; no run starts meanwhile
     hosts: frozenset[str] = frozenset()  # network hosts that its users named
     chats: Chats = Chats()  # the state of all chats; only in the gateway's session
 
@@ -220,6 +224,10 @@ def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
             return replace(session, model=model)
         case SessionTitled(title=title):
             return replace(session, title=title)
+        case RewindPlanned():
+            return replace(session, rewinding=event)
+        case Rewound():
+            return replace(session, rewinding=None)
         case _:  # ChildBegun, ChildEnded
             return evolve_lasting(session, event)
 
@@ -312,6 +320,7 @@ def evolve_lasting(session: Session, event: Fact) -> Session:
 _KEPT_FACTS: tuple[type[Fact], ...] = (
     *(Grant, Standing, PostureSeen, child.ChildBegun, child.ChildEnded),
     *(SessionMarked, MarkCleared, ModelChosen, SessionTitled, approval.ApprovalRequested),
+    *(RewindPlanned, Rewound),
 )
 # Deltas and deliveries are not here: they have machines of their own, or none.
 _EVOLVE: dict[type[Fact], Callable[[Session, Any, float], Session]] = {

@@ -18,21 +18,21 @@ from holdfast.core.run import run
 from holdfast.core.session import answers, placement, session
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.replies import SUPERSEDED
-from holdfast.core.session.session import ModelChosen, SessionReopened, Undone
+from holdfast.core.session.rewind import NO_POINT, NO_SUCH_POINT, Point
+from holdfast.core.session.session import ModelChosen, SessionReopened
 from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionKey, Usage, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.reads import view_of
 from holdfast.engine.runs.asking import Asking
+from holdfast.engine.runs.rewinding import RUN_ACTIVE, Rewinder
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
-from holdfast.gateway import ChatStatus, Gateway
+from holdfast.gateway import ChatStatus, Gateway, Rewind, RewindChoice, RewindDone
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
 
-NO_MESSAGE = "There is no message here to undo or repeat."
 NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."
-RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
 NOTHING_YET = "This session has no messages yet."
 MESSAGE_FIRST = "Send a message first, then choose the model."
 FIRST_WORDS = 60  # characters of a session's first message
@@ -60,6 +60,7 @@ class CommandDeps(Value):
     clock: Clock
     models: Models
     asking: Asking
+    rewinder: Rewinder
 
 
 class CommandSession(Value):
@@ -167,17 +168,19 @@ class CommandSession(Value):
         async with self._parts.sessions.load(self.key) as loaded:
             return _last_words(loaded)
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
-        undone = ""
+    async def points(self) -> Sequence[Point]:
+        """Return the points that the session can go back to, oldest first."""
+        return await self._parts.rewinder.points(self.key)
 
-        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
-            nonlocal undone
-            undone = _last_words(loaded)
-            return (Undone(by=self._by.who, came=self._came),)
-
-        await self._parts.sessions.change(self.key, decide)
-        return undone
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, or forth again."""
+        point: RunId | None = None
+        if asked.point is not None:
+            found = (p.run_id for p in await self.points() if p.number == asked.point)
+            if (point := next(found, None)) is None:
+                raise Refused("no_such_point", NO_SUCH_POINT)
+        wanted = Rewind(self._by, point, asked.what, asked.force, asked.redo, self._came)
+        return await self._parts.rewinder.carry_out(self.key, wanted)
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
@@ -259,5 +262,5 @@ def _last_words(loaded: LoadedSession | None) -> str:
         _check_idle(loaded)
     said = loaded.transcript.last_input() if loaded else ""
     if loaded is None or not (said or loaded.transcript.last_images()):
-        raise Refused("nothing_said", NO_MESSAGE)
+        raise Refused("nothing_said", NO_POINT)
     return said

@@ -32,18 +32,22 @@ class Runner:
         asking: Asking,
         posture: Callable[[], str],
         release: Callable[[LoadedSession, RunId], Awaitable[None]],
+        settle: Callable[[LoadedSession], Awaitable[None]],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
         self._asking = asking
         self._posture = posture
         self._release = release  # what a stopped run alone holds
+        self._settle = settle  # finishes a rewind: no run works on files that still change
 
     async def drive(self, drive: Drive) -> None:
         """Perform steps until there is nothing to do but wait for another fact."""
         async with self._sessions.load(drive.key) as loaded:
             if loaded is None:
                 return
+            if loaded.session.rewinding is not None:
+                await self._settle(loaded)
             try:
                 while (now := current(loaded.session)) is not None:
                     if now.status is run.RunPhase.QUEUED and not drive.admitting():

@@ -193,6 +193,18 @@ class FileGate:
             yield slot
 
     @contextmanager
+    def found(self, path: str) -> Iterator["Slot | None"]:
+        """Return the slot of a file that may or may not exist; None if its directory is missing."""
+        with explained(path):
+            try:
+                os.close(self._open_parent(self._parts(path)[:-1]))
+            except FileNotFoundError:
+                yield None
+                return
+        with self._slot(path, self._open_parent) as slot:
+            yield slot
+
+    @contextmanager
     def _slot(self, path: str, parent: Callable[[list[str]], int]) -> Iterator["Slot"]:
         with explained(path):
             parts = self._parts(path)
@@ -240,7 +252,7 @@ class Slot:
         self._directory = directory
         self._name = name
         self._seen: tuple[int, ...] | None = None
-        self._mode = mode
+        self.mode = mode
         self.former: bytes | None = None
         try:
             fd = os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=directory)
@@ -253,17 +265,17 @@ class Slot:
             if state.st_size > MAX_FILE:
                 raise OSError(errno.EFBIG, "")
             self._seen = _identity(state)
-            self._mode = state.st_mode & 0o777
+            self.mode = state.st_mode & 0o777
             self.former = file.read(MAX_FILE)
 
-    def replace(self, data: bytes) -> None:
-        """Write `data` to the file, atomically and durably."""
+    def replace(self, data: bytes, mode: int | None = None) -> None:
+        """Write `data` to the file, atomically and durably; `mode` None: the mode stays."""
         temporary = f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
         fd = os.open(temporary, _NEW, 0o600, dir_fd=self._directory)
         try:
             with os.fdopen(fd, "wb", buffering=0) as file:
                 _write_all(file.fileno(), data)
-                os.fchmod(file.fileno(), self._mode)
+                os.fchmod(file.fileno(), self.mode if mode is None else mode)
                 os.fsync(file.fileno())
             if self._now() != self._seen:
                 raise OSError(errno.ESTALE, "")
@@ -273,6 +285,13 @@ class Slot:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=self._directory)
             raise
+        os.fsync(self._directory)
+
+    def delete(self) -> None:
+        """Delete the file durably, if it is still the one that was opened."""
+        if self._now() != self._seen:
+            raise OSError(errno.ESTALE, "")
+        os.unlink(self._name, dir_fd=self._directory)
         os.fsync(self._directory)
 
     def _now(self) -> tuple[int, ...] | None:
