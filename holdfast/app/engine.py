@@ -29,6 +29,7 @@ from holdfast.journal import audit
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.journal.versions import DAY_S, Versions
+from holdfast.tools.fs import instructions
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ async def engine(
                 chatting=chatting,
                 control=control,
                 commands=cache(partial(plugins.find_commands, config.plugins)),
+                find_instructions=partial(instructions.find, config.home, config.user_home),
             )
             tasks.start_soon(_prune, versions, clock)
             service = Service(parts, tasks)

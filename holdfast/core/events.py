@@ -13,6 +13,7 @@ from holdfast.core.chat import access, chats, delivery
 from holdfast.core.life import lifecycle
 from holdfast.core.run import call, child, files, process, run
 from holdfast.core.session import session
+from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.types import CallId, Fact, RunId
 
 
@@ -57,6 +58,7 @@ Event = (
     | delivery.Event
     | chats.Event
     | child.Own
+    | InstructionsRead
 )
 
 # Facts with consequences outside of the journal: they must survive a power failure.

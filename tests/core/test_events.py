@@ -46,6 +46,7 @@ from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, Kept, 
 from holdfast.core.run.files import ChangeKind, FileChanged
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
+from holdfast.core.session.instructions import InstructionFile, InstructionsRead
 from holdfast.core.session.session import (
     ModelChosen,
     SessionOpened,
@@ -191,6 +192,13 @@ def test_no_two_facts_go_by_the_same_name() -> None:
         ),
         CallAnswered(run_id=RUN, call_id=CALL, came=CAME),
         RunStarted(run_id=RUN, sandbox="L2"),
+        InstructionsRead(
+            run_id=RUN,
+            files=(
+                InstructionFile(path="AGENTS.md", sha256="ab", size=2, text="hi", own=True),
+                InstructionFile(path="CLAUDE.md", problem="a link"),
+            ),
+        ),
         Grant(
             permission=HostRule(name="a.example"),
             session=SessionKey(OPERATOR, SessionId("s")),
@@ -250,6 +258,7 @@ def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> 
             RunQueued(run_id=RUN, input_id=INPUT),
         ),
         (b'{"kind":"run.started","run_id":"run"}', RunStarted(run_id=RUN)),
+        (b'{"kind":"instructions.read","run_id":"run"}', InstructionsRead(run_id=RUN)),
         (
             b'{"kind":"call.parked","run_id":"run","call_id":"call","reason":"waits"}',
             CallParked(run_id=RUN, call_id=CALL, reason="waits"),
