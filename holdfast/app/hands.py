@@ -1,4 +1,4 @@
-"""Build what runs commands (the spawner, the sandbox, the tools) and what reads the workspace."""
+"""Build what runs commands (the spawner, the sandbox, their tools), and what reads instructions."""
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,8 +38,6 @@ def build_hands(
     return hands, spawner, tools
 
 
-def instructions_finder(
-    config: Config,
-) -> Callable[[str], Awaitable[Sequence[InstructionFile]]]:
-    """Return what finds the files with instructions for a workspace."""
+def instruction_finder(config: Config) -> Callable[[str], Awaitable[Sequence[InstructionFile]]]:
+    """Build what reads the files with instructions for a workspace."""
     return partial(instructions.find, config.home, config.user_home)

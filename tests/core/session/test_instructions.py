@@ -2,12 +2,14 @@
 
 import pytest
 
+from holdfast.core.session.history import Transcript
 from holdfast.core.session.instructions import (
     OWN,
     PROJECT,
     InstructionFile,
     InstructionsRead,
     news,
+    readable,
     room,
     section,
     shortened,
@@ -66,6 +68,22 @@ def test_a_small_window_leaves_less_room_and_the_nearest_file_gets_it() -> None:
     assert "f" * 31 not in said
     assert section(read(far, near), 0) == ""
     assert "../AGENTS.md" not in section(read(far, near), 30)
+
+
+@pytest.mark.promise("INSTR-01")
+def test_hidden_characters_are_shown_by_their_number() -> None:
+    given = "\ufeffa\r\n\tb\x1b[2J \u202e \N{ROCKET}\N{VARIATION SELECTOR-16}\n"
+    said = "a\n\tb\\u{1b}[2J \\u{202e} \N{ROCKET}\N{VARIATION SELECTOR-16}"
+    assert readable(given.encode()) == said
+    assert readable(b"\xff") == "\ufffd"
+
+
+def test_a_transcript_keeps_the_files_that_were_read_last() -> None:
+    transcript = Transcript()
+    assert transcript.files is None
+    for fact in (read(project("AGENTS.md", "a")), read()):
+        transcript.add(fact)
+        assert transcript.files == fact
 
 
 def test_a_cut_falls_between_two_characters() -> None:
