@@ -45,7 +45,8 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    return Runner(sessions, calls, asking, posture, processes.end_of, rewinder.finish), asking
+    find, settle = deps.find_instructions, rewinder.finish
+    return Runner(sessions, calls, asking, posture, processes.end_of, find, settle), asking
 
 
 def give_titles(deps: ServiceDeps, sessions: Sessions, tasks: TaskGroup, commits: Commits) -> None:

@@ -29,6 +29,7 @@ from holdfast.core.run.run import (
 )
 from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Measured
+from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.session.rewound import Rewound
 from holdfast.core.session.session import (
     MarkCleared,
@@ -80,6 +81,7 @@ class Transcript:
         self._past: list[Message] = []  # messages the model no longer reads
         self._taken: list[_Taken] = []  # by a rewind; a redo brings back the last
         self.instructions: dict[RunId, str] = {}  # of unfinished runs
+        self.files: InstructionsRead | None = None  # with instructions, as read last
         self._waiting: dict[InputId, InputAdmitted] = {}
         self._open: dict[CallId, None] = {}
         self._mark = ""  # the cause of a cut after which no run has completed
@@ -158,6 +160,9 @@ class Transcript:
             self._compactions.append(fact)
             self._measure_again()
 
+    def _read_files(self, fact: InstructionsRead) -> None:
+        self.files = fact
+
     def _set_mark(self, fact: RunInterrupted | SessionMarked) -> None:
         self._mark = fact.cause
 
@@ -183,6 +188,7 @@ class Transcript:
         Undone: _take_back,
         Rewound: _rewind,
         HistoryCompacted: _compact,
+        InstructionsRead: _read_files,
     }
 
     @property

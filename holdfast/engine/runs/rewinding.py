@@ -102,7 +102,8 @@ class Rewinder(Part):
             raise JournalUnavailable(trouble, retry_after_s=5)
         with anyio.CancelScope(shield=True):  # once begun it is finished, whoever waits for it
             async with self._lock(key):
-                return await self._carry_out(key, asked)
+                done = await self._carry_out(key, asked)
+        return done
 
     async def finish(self, loaded: LoadedSession) -> None:
         """Finish the rewind that was planned, if there is one."""

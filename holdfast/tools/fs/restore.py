@@ -5,7 +5,12 @@ only if it is as the step expects it, in the same slot that was compared. So a c
 hand is not overwritten, and a step that was carried out before does nothing. Directories stay.
 """
 
+import errno
+import os
+import secrets
+import stat
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,8 +20,39 @@ from holdfast.core.session.rewind import SeenFile, carried_out, judged
 from holdfast.core.session.rewound import FileResult, FileStep
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools.fs.workspace import FileGate, Slot
+from holdfast.tools.fs.workspace import TEMPORARY, FileGate, Slot, identity
 from holdfast.tools.tool import VersionStore
+
+
+class LinkSlot(Slot):
+    """A slot that may have a symbolic link, whose content is its target. It is not followed."""
+
+    def __init__(self, directory: int, name: str, real: str, why: str, *, mode: int) -> None:
+        try:
+            super().__init__(directory, name, real, why, mode=mode)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            state = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            self._seen = identity(state)
+            self.former_mode = state.st_mode
+            self.former = os.fsencode(os.readlink(name, dir_fd=directory))
+
+    def replace(self, data: bytes, mode: int | None = None) -> None:
+        """Write the file, or make the link if `mode` is that of one; atomically and durably."""
+        if mode is None or not stat.S_ISLNK(mode):
+            super().replace(data, mode)
+            return
+        at, temporary = self._directory, f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
+        os.symlink(data, temporary, dir_fd=at)
+        try:
+            self.check()
+            os.rename(temporary, self._name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=at)
+            raise
+        os.fsync(at)
 
 
 class FileRestorer(Value):
@@ -27,7 +63,7 @@ class FileRestorer(Value):
 
     def look(self, workspace: Path, paths: Sequence[str]) -> Mapping[str, SeenFile]:
         """Return these files as they are. Their content is stored as a version before."""
-        with FileGate(workspace, umask=self._umask) as gate:
+        with FileGate(workspace, umask=self._umask, slots=LinkSlot) as gate:
             return {path: self._look(gate, path) for path in paths}
 
     def _look(self, gate: FileGate, path: str) -> SeenFile:
@@ -35,7 +71,7 @@ class FileRestorer(Value):
             with gate.found(path) as slot:
                 if slot is None or slot.former is None:
                     return SeenFile()
-                return SeenFile(self._versions.put(slot.former), slot.mode)
+                return SeenFile(self._versions.put(slot.former), slot.former_mode)
         except (ToolFailed, OSError) as failed:
             return SeenFile(trouble=str(failed))
 
@@ -45,7 +81,7 @@ class FileRestorer(Value):
 
     def restore(self, workspace: Path, steps: Sequence[FileStep]) -> tuple[FileStep, ...]:
         """Carry out these steps, and return each with its result."""
-        with FileGate(workspace, umask=self._umask) as gate:
+        with FileGate(workspace, umask=self._umask, slots=LinkSlot) as gate:
             return tuple(self._restore(gate, step) for step in steps)
 
     def _restore(self, gate: FileGate, step: FileStep) -> FileStep:
@@ -60,7 +96,7 @@ class FileRestorer(Value):
                 now = judged(step, _seen(slot))
                 if now.result is FileResult.PLANNED and slot is not None:
                     if step.new_blob:
-                        slot.replace(data, step.new_mode & 0o777)
+                        slot.replace(data, step.new_mode)
                     else:
                         slot.delete()
                     now = carried_out(step)
@@ -78,4 +114,4 @@ class FileRestorer(Value):
 def _seen(slot: Slot | None) -> SeenFile:
     if slot is None or slot.former is None:
         return SeenFile()
-    return SeenFile(sha256(slot.former).hexdigest(), slot.mode)
+    return SeenFile(sha256(slot.former).hexdigest(), slot.former_mode)

@@ -54,7 +54,14 @@ class DirectoryEntry(Value):
 class FileGate:
     """An open workspace. Its methods block; use it in a worker thread."""
 
-    def __init__(self, root: Path, resolve: Resolver = beneath, umask: int = 0o022) -> None:
+    def __init__(
+        self,
+        root: Path,
+        resolve: Resolver = beneath,
+        umask: int = 0o022,
+        slots: "type[Slot] | None" = None,
+    ) -> None:
+        self._slots = slots or Slot
         self._root = str(root)
         self._resolve = resolve
         self._umask = umask  # for new files; the umask of our own process is stricter
@@ -212,7 +219,7 @@ class FileGate:
                 raise OSError(errno.EISDIR, "")
             with descriptor(parent(parts[:-1])) as fd:
                 where = self._judged(self._real(fd, parts[-1]))
-                yield Slot(fd, parts[-1], *where, mode=0o666 & ~self._umask)
+                yield self._slots(fd, parts[-1], *where, mode=0o666 & ~self._umask)
 
     def _open_parent(self, parts: list[str]) -> int:
         return self._resolve(self._fd, "/".join(parts) or ".", _DIRECTORY)
@@ -244,7 +251,8 @@ class Slot:
     """A name in an open directory, and the file that was there when it was opened.
 
     `real` is its path from the root, without links. If `why` is not empty, the user must have
-    approved the write.
+    approved the write. `former` is its content, and `former_mode` its st_mode; `mode` is that of
+    the file that will replace it.
     """
 
     def __init__(self, directory: int, name: str, real: str, why: str, *, mode: int) -> None:
@@ -252,8 +260,9 @@ class Slot:
         self._directory = directory
         self._name = name
         self._seen: tuple[int, ...] | None = None
-        self.mode = mode
+        self.mode = stat.S_IFREG | mode
         self.former: bytes | None = None
+        self.former_mode = 0
         try:
             fd = os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=directory)
         except FileNotFoundError:
@@ -264,8 +273,9 @@ class Slot:
                 raise OSError(errno.EMLINK, "")
             if state.st_size > MAX_FILE:
                 raise OSError(errno.EFBIG, "")
-            self._seen = _identity(state)
-            self.mode = state.st_mode & 0o777
+            self._seen = identity(state)
+            self.former_mode = state.st_mode
+            self.mode = stat.S_IFREG | state.st_mode & 0o777
             self.former = file.read(MAX_FILE)
 
     def replace(self, data: bytes, mode: int | None = None) -> None:
@@ -275,10 +285,9 @@ class Slot:
         try:
             with os.fdopen(fd, "wb", buffering=0) as file:
                 _write_all(file.fileno(), data)
-                os.fchmod(file.fileno(), self.mode if mode is None else mode)
+                os.fchmod(file.fileno(), stat.S_IMODE(self.mode if mode is None else mode))
                 os.fsync(file.fileno())
-            if self._now() != self._seen:
-                raise OSError(errno.ESTALE, "")
+            self.check()
             at = self._directory
             os.rename(temporary, self._name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException:
@@ -289,20 +298,25 @@ class Slot:
 
     def delete(self) -> None:
         """Delete the file durably, if it is still the one that was opened."""
-        if self._now() != self._seen:
-            raise OSError(errno.ESTALE, "")
+        self.check()
         os.unlink(self._name, dir_fd=self._directory)
         os.fsync(self._directory)
+
+    def check(self) -> None:
+        """Raise `OSError` if another program has changed the file since it was opened."""
+        if self._now() != self._seen:
+            raise OSError(errno.ESTALE, "")
 
     def _now(self) -> tuple[int, ...] | None:
         try:
             state = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return _identity(state)
+        return identity(state)
 
 
-def _identity(state: os.stat_result) -> tuple[int, ...]:
+def identity(state: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file is written or replaced."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
