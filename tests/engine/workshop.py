@@ -33,7 +33,7 @@ from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
 from holdfast.models.model import Answer, Candidate, Model, Models, Piece, Reasoning, Request, Text
 from holdfast.tools.fs.restore import FileRestorer
-from holdfast.tools.tool import RunsCommands, Tool
+from holdfast.tools.tool import RestoresFiles, RunsCommands, Tool
 from tests.fakes.clock import FIRST_BOOT, ManualClock
 from tests.fakes.hands import IdleHands
 
@@ -189,12 +189,13 @@ def parts(
     window: int = 0,
     fallbacks: Sequence[Candidate] = (),
     small: Candidate | None = None,
+    files: RestoresFiles | None = None,
 ) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
-        files=FileRestorer(Blobs(directory)),
+        files=files or FileRestorer(Blobs(directory)),
         models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks), small=small),
         tools=tools if callable(tools) else lambda: tools,
         clock=clock or ManualClock(),

@@ -117,7 +117,7 @@ class Timeline:
 
     def _seed(self, fact: SessionSeeded, at: float) -> None:
         ends = [point.position for point in fact.points[1:]]
-        for point, end in zip(fact.points, [*ends, len(fact.messages)], strict=True):
+        for point, end in zip(fact.points, [*ends, len(fact.messages)], strict=False):
             self._order += 1
             texts = _texts_of(fact.messages[point.position : end])
             self._exchanges.append(_Exchange(self._order, point.run_id, point.at, texts))

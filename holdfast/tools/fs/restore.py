@@ -7,10 +7,7 @@ hand is not overwritten, and a step that was carried out before does nothing. Di
 
 import errno
 import os
-import secrets
-import stat
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from holdfast.core.session.rewind import SeenFile, carried_out, judged
 from holdfast.core.session.rewound import FileResult, FileStep
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools.fs.workspace import TEMPORARY, FileGate, Slot, identity
+from holdfast.tools.fs.workspace import FileGate, Slot, identity
 from holdfast.tools.tool import VersionStore
 
 
@@ -37,22 +34,6 @@ class LinkSlot(Slot):
             self._seen = identity(state)
             self.former_mode = state.st_mode
             self.former = os.fsencode(os.readlink(name, dir_fd=directory))
-
-    def replace(self, data: bytes, mode: int | None = None) -> None:
-        """Write the file, or make the link if `mode` is that of one; atomically and durably."""
-        if mode is None or not stat.S_ISLNK(mode):
-            super().replace(data, mode)
-            return
-        at, temporary = self._directory, f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
-        os.symlink(data, temporary, dir_fd=at)
-        try:
-            self.check()
-            os.rename(temporary, self._name, src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=at)
-            raise
-        os.fsync(at)
 
 
 class FileRestorer(Value):

@@ -279,22 +279,24 @@ class Slot:
             self.former = file.read(MAX_FILE)
 
     def replace(self, data: bytes, mode: int | None = None) -> None:
-        """Write `data` to the file, atomically and durably; `mode` None: the mode stays."""
-        temporary = f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
-        fd = os.open(temporary, _NEW, 0o600, dir_fd=self._directory)
+        """Write `data` to the file, atomically and durably; `mode` None: as it was.
+
+        With the mode of a symbolic link, it becomes a link to `data`.
+        """
+        mode = self.mode if mode is None else mode
+        at, temporary = self._directory, f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
         try:
-            with os.fdopen(fd, "wb", buffering=0) as file:
-                _write_all(file.fileno(), data)
-                os.fchmod(file.fileno(), stat.S_IMODE(self.mode if mode is None else mode))
-                os.fsync(file.fileno())
+            if stat.S_ISLNK(mode):
+                os.symlink(data, temporary, dir_fd=at)
+            else:
+                _write_new(at, temporary, data, stat.S_IMODE(mode))
             self.check()
-            at = self._directory
             os.rename(temporary, self._name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException:
             with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=self._directory)
+                os.unlink(temporary, dir_fd=at)
             raise
-        os.fsync(self._directory)
+        os.fsync(at)
 
     def delete(self) -> None:
         """Delete the file durably, if it is still the one that was opened."""
@@ -318,6 +320,15 @@ class Slot:
 def identity(state: os.stat_result) -> tuple[int, ...]:
     """Return what changes when a file is written or replaced."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _write_new(directory: int, name: str, data: bytes, mode: int) -> None:
+    """Write a new file, durably."""
+    fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+    with os.fdopen(fd, "wb", buffering=0) as file:
+        _write_all(file.fileno(), data)
+        os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
 
 
 def _write_all(fd: int, data: bytes) -> None:
