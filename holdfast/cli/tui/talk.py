@@ -22,6 +22,8 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 from msgspec.structs import replace
 
+from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.api.schema.events import Event
 from holdfast.app.ending import arm_exit
 from holdfast.cli.client import latest
 from holdfast.cli.client.client import Client, connect
@@ -42,11 +44,13 @@ from holdfast.cli.tui.actions import (
     TakeBack,
     Unfold,
 )
+from holdfast.cli.tui.attention import LONG_S
 from holdfast.cli.tui.questions import ScreenQuestions
 from holdfast.cli.tui.ui import Ui
 from holdfast.cli.tui.view import View, WaitingMessage
 from holdfast.config.settings import Config
 
+_ENDED = {"run.completed": "done", "run.failed": "the run failed"}
 LEAVE_S = 4.0  # to shut down; then the process exits, whatever hangs (HALT-05)
 
 
@@ -164,6 +168,7 @@ class TerminalConversation:
         """Show the session's model in the status line, and complete files of its workspace."""
         found = await self.client.session(self.session_id)
         self.ui.status = status.line(self._config, self.ui, found.model)
+        self.ui.name = found.name
         if found.workspace:
             self.workspace = found.workspace
             commands.move(self.ui, Path(found.workspace))
@@ -234,9 +239,17 @@ class TerminalConversation:
         if self._asking.hear(event):
             return
         hear_children(self.client, event, self._asking.hear, self._children)
+        self._call_at_end(event)
         self.ui.print(self.view.hear(event))
         self._bring_back(self.view.take_unread())
         self.ui.app.invalidate()
+
+    def _call_at_end(self, event: Event) -> None:
+        """Call the user when a long run has ended."""
+        view = self.view
+        how = _ENDED.get(event.event)
+        if how and event.run_id == view.run_id and event.timestamp - view.begun_at >= LONG_S:
+            self.ui.attention.call(f"{self.ui.name}: {how}")
 
     # Actions
 
@@ -276,8 +289,11 @@ class TerminalConversation:
             self.ui.app.invalidate()
 
     def _give_back(self, said: SendMessage | AnswerQuestion, why: Exit) -> None:
+        if isinstance(said, AnswerQuestion) and isinstance(said.asked, ApprovalObject):
+            return self.ui.ask_again()
         lost = why.code is Code.TRY_AGAIN  # the message may have been accepted
-        self.ui.give_back(said.text, said if lost and isinstance(said, SendMessage) else None)
+        unsure = said if lost and isinstance(said, SendMessage) else None
+        return self.ui.give_back(said.text, unsure)
 
     async def _submit(self, said: SendMessage) -> None:
         """Send a message. When this returns, the server has accepted it."""
@@ -303,7 +319,12 @@ class TerminalConversation:
         """Listen to the session: a message of it was accepted."""
         if not self.known:
             self.known = True
+            self._tasks.start_soon(self._name)
             self._listen()
+
+    async def _name(self) -> None:
+        async with self._telling():
+            await self.look_at_session()
 
     async def _halt(self, intent: Halt) -> None:
         """Stop that run and no other; the run of a message on its way once it is accepted."""
