@@ -46,6 +46,7 @@ check: setup ## the fast loop: format, lint, types, imports, documents, the core
 	$(PY) -m scripts.registry_hosts
 	$(PY) -m scripts.inventory
 	$(PY) -m scripts.shape --check
+	$(PY) -m scripts.path --check
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q -n 2 --dist worksteal --promises-json=$(CORE) tests/core
 	$(BIN)/coverage combine --quiet

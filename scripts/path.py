@@ -6,6 +6,7 @@ journal. The work that the request causes runs in tasks of its own and is not on
 
     python -m scripts.path          the modules, in the order in which they are reached
     python -m scripts.path -v       and the functions that run in each
+    python -m scripts.path --check  only if there are more of them than a reader can follow
 
 Two kinds of modules are listed apart, because a reader of the path need not follow their code:
 those of values (only methods of structs and enumerations run, or one function of the pure core
@@ -39,6 +40,7 @@ ROOT = Path(__file__).parent.parent
 OURS = f"{ROOT / 'holdfast'}/"
 CORE = "holdfast.core."
 HANDLER = "RequestHandler."  # begins the names of aiohttp's coroutines that serve a request
+MOST = 18  # modules with code that a reader of the path has to follow
 COMMITS = f"{OURS}engine/commits.py"  # calls those that hear of a commit
 
 Modules = dict[str, list[CodeType]]
@@ -145,8 +147,8 @@ def show(title: str, modules: Modules, *, functions: bool) -> None:
             print(f"      {function}")
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Trace a request and print its path."""
+def main(arguments: Sequence[str]) -> int:
+    """Trace a request and print its path; fail if it is too long."""
     trace = Trace()
     threading.setprofile(trace.note)
     sys.setprofile(trace.note)
@@ -158,10 +160,14 @@ def main(arguments: Sequence[str]) -> None:
     followed = {name: c for name, c in modules.items() if name not in values}
     heard = {name: c for name, c in by_module(trace.heard).items() if name not in modules}
     functions = "-v" in arguments
-    show("modules with code to follow", followed, functions=functions)
-    show("modules of values", values, functions=functions)
-    show("modules that only hear of the commit", heard, functions=functions)
+    if "--check" not in arguments:
+        show("modules with code to follow", followed, functions=functions)
+        show("modules of values", values, functions=functions)
+        show("modules that only hear of the commit", heard, functions=functions)
+    if too_long := len(followed) > MOST:
+        print(f"path: {len(followed)} modules, over the limit of {MOST}: {', '.join(followed)}")
+    return 1 if too_long else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -5,9 +5,10 @@ tests derive them again from the events (tests/journal/sqlite/rebuild.py) and co
 `floor` and a channel's cursor are the exceptions: no event holds the one, and the streams do not
 say in which order they moved the other.
 
-The table `sessions` has listing columns, so that a list of sessions needs no loading. A `Listing` has the changes that facts of one session make to these columns. The facts of a batch
-are combined into one `Listing`, and so can be all facts of a session: later values win, except
-that the first preview stays. So the result does not depend on how the facts are grouped.
+The table `sessions` has listing columns, so that a list of sessions needs no loading. A `Listing`
+has the changes that facts of one session make to these columns. The facts of a batch are combined
+into one `Listing`, and so can be all facts of a session: later values win, except that the first
+preview stays. So the result does not depend on how the facts are grouped.
 
 `updated_at` is the time of the session's last message, which for an import is before it was
 imported. `changed_at` is when the journal last recorded a message or a title; the search index
@@ -15,7 +16,9 @@ uses it to find changed sessions.
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -39,7 +42,6 @@ from holdfast.core.types import Fact, Owner, RunId, kind
 from holdfast.journal import codec
 from holdfast.journal.batch import Row
 from holdfast.journal.blobs import Blobs
-from holdfast.journal.sqlite.rows import write
 
 # The only facts that change these columns: no deltas, and of a run only its start and its end.
 CHANGING: frozenset[type[Fact]] = frozenset(
@@ -70,6 +72,30 @@ UPDATE sessions SET
     updated_at = coalesce(new.column8, updated_at)
 FROM ("""
 _NEW = ") AS new WHERE stream = new.column9"
+
+# Rows per statement: few statements, and few different ones, as sqlite3 keeps 128 prepared.
+_CHUNKS = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 5, 4, 3, 2, 1)
+
+
+def write(
+    connection: sqlite3.Connection, before: str, rows: Sequence[Row], after: str = ""
+) -> None:
+    """Execute a statement in which the values of all rows are between `before` and `after`.
+
+    One statement for many rows, because each statement releases and takes the GIL.
+    """
+    done = 0
+    while left := len(rows) - done:
+        size = next(c for c in _CHUNKS if c <= left)
+        sql = _statement(before, len(rows[0]), size, after)
+        connection.execute(sql, list(chain.from_iterable(rows[done : done + size])))
+        done += size
+
+
+@cache
+def _statement(before: str, columns: int, rows: int, after: str) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"{before} VALUES {', '.join([row] * rows)}{after}"
 
 
 def run_row(run: Run, owner: Owner, stream: int, first: int, ended: int | None) -> Row:

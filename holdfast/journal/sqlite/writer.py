@@ -34,8 +34,7 @@ from holdfast.journal.batch import Batch, Row, call_of
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.sqlite import approvals, boots, outbox, projections
 from holdfast.journal.sqlite.migrate import migrate
-from holdfast.journal.sqlite.projections import Listing, key_row
-from holdfast.journal.sqlite.rows import write
+from holdfast.journal.sqlite.projections import Listing, key_row, write
 
 log = logging.getLogger(__name__)
 
