@@ -22,8 +22,6 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream
 from msgspec.structs import replace
 
-from holdfast.api.schema.approvals import ApprovalObject
-from holdfast.api.schema.events import Event
 from holdfast.app.ending import arm_exit
 from holdfast.cli.client import latest
 from holdfast.cli.client.client import Client, connect
@@ -44,13 +42,11 @@ from holdfast.cli.tui.actions import (
     TakeBack,
     Unfold,
 )
-from holdfast.cli.tui.attention import LONG_S
 from holdfast.cli.tui.questions import ScreenQuestions
 from holdfast.cli.tui.ui import Ui
 from holdfast.cli.tui.view import View, WaitingMessage
 from holdfast.config.settings import Config
 
-_ENDED = {"run.completed": "done", "run.failed": "the run failed"}
 LEAVE_S = 4.0  # to shut down; then the process exits, whatever hangs (HALT-05)
 
 
@@ -239,17 +235,9 @@ class TerminalConversation:
         if self._asking.hear(event):
             return
         hear_children(self.client, event, self._asking.hear, self._children)
-        self._call_at_end(event)
-        self.ui.print(self.view.hear(event))
+        self.ui.show(event)
         self._bring_back(self.view.take_unread())
         self.ui.app.invalidate()
-
-    def _call_at_end(self, event: Event) -> None:
-        """Call the user when a long run has ended."""
-        view = self.view
-        how = _ENDED.get(event.event)
-        if how and event.run_id == view.run_id and event.timestamp - view.begun_at >= LONG_S:
-            self.ui.attention.call(f"{self.ui.name}: {how}")
 
     # Actions
 
@@ -289,7 +277,7 @@ class TerminalConversation:
             self.ui.app.invalidate()
 
     def _give_back(self, said: SendMessage | AnswerQuestion, why: Exit) -> None:
-        if isinstance(said, AnswerQuestion) and isinstance(said.asked, ApprovalObject):
+        if isinstance(said, AnswerQuestion) and said.chooses:
             return self.ui.ask_again()
         lost = why.code is Code.TRY_AGAIN  # the message may have been accepted
         unsure = said if lost and isinstance(said, SendMessage) else None

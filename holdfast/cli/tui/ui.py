@@ -22,9 +22,10 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import Layout
 from prompt_toolkit.output import ColorDepth, Output
 
+from holdfast.api.schema.events import Event
 from holdfast.cli.tui.actions import Action, Halt, Quit, SendMessage, TakeBack, Unfold
 from holdfast.cli.tui.asked import AskedPanel
-from holdfast.cli.tui.attention import Attention
+from holdfast.cli.tui.attention import LONG_S, Attention
 from holdfast.cli.tui.drawing import Drawing, terminal
 from holdfast.cli.tui.input.answers import AnswerKeys
 from holdfast.cli.tui.input.paste import Pastes
@@ -270,6 +271,13 @@ class Ui(AskedPanel):
 
     # Output
 
+    def show(self, event: Event) -> None:
+        """Show an event of the session; call the user if a long run has ended with it."""
+        view, how = self.view, _ENDED.get(event.event)
+        if how and event.run_id == view.run_id and event.timestamp - view.begun_at >= LONG_S:
+            self.attention.call(f"{self.name}: {how}")
+        self.print(view.hear(event))
+
     def _typed(self, _: object) -> None:
         self.hinted = ""  # it has been read
         if self._unsure is not None and self._unsure.text != self.buffer.text:
@@ -330,6 +338,8 @@ class Ui(AskedPanel):
 _PATH = re.compile(r"(?:^|\s)[@~./]\S*$|/\S*$")  # the last word, if it may be completed
 
 _COMMAND = re.compile(r"/[A-Za-z_]{1,32}(?!\S)")  # as commands/parse.py, which takes long to import
+
+_ENDED = {"run.completed": "done", "run.failed": "the run failed"}
 
 MEANS = {
     Mode.INTERRUPT: "a message during a run interrupts it",
