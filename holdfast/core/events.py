@@ -11,7 +11,7 @@ from holdfast.core import inbox
 from holdfast.core.approval import approval
 from holdfast.core.chat import access, chats, delivery
 from holdfast.core.life import lifecycle
-from holdfast.core.run import call, child, process, run
+from holdfast.core.run import call, child, files, process, run
 from holdfast.core.session import session
 from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.types import CallId, Fact, RunId
@@ -47,6 +47,7 @@ Event = (
     | run.Event
     | call.Event
     | call.CallAnswered
+    | files.FileChanged
     | approval.ApprovalRequested
     | approval.Event
     | approval.Grant

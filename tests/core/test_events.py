@@ -43,6 +43,7 @@ from holdfast.core.events import (
 from holdfast.core.inbox import Idempotency, InputAdmitted, Mode, UpdateRef
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, Kept, Outcome
+from holdfast.core.run.files import ChangeKind, FileChanged
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
 from holdfast.core.session.instructions import InstructionFile, InstructionsRead
@@ -261,6 +262,22 @@ def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> 
         (
             b'{"kind":"call.parked","run_id":"run","call_id":"call","reason":"waits"}',
             CallParked(run_id=RUN, call_id=CALL, reason="waits"),
+        ),
+        (
+            b'{"kind":"file.changed","run_id":"run","call_id":"call","path":"a/b","change":"patched",'
+            b'"added":2,"removed":1,"before":"0f","after":"1e","mode_before":33188,"mode_after":33261}',
+            FileChanged(
+                run_id=RUN,
+                call_id=CALL,
+                path="a/b",
+                kind=ChangeKind.PATCHED,
+                added=2,
+                removed=1,
+                before="0f",
+                after="1e",
+                mode_before=0o100644,
+                mode_after=0o100755,
+            ),
         ),
     ],
 )
