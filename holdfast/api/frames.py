@@ -8,6 +8,7 @@ from holdfast.api.responses import (
     question_object,
     usage_object,
 )
+from holdfast.api.schema.rewinds import RestoredFileObject
 from holdfast.core.approval.approval import (
     ApprovalDenied,
     ApprovalExpired,
@@ -20,6 +21,7 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, M
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted, describe_end
 from holdfast.core.run.run import (
     MessageVoided,
@@ -34,6 +36,7 @@ from holdfast.core.run.run import (
     RunStarted,
 )
 from holdfast.core.session.instructions import InstructionsRead
+from holdfast.core.session.rewound import FileStep, Rewound
 from holdfast.core.types import Fact, kind
 
 STREAM_CLOSED = b": stream closed\n\n"
@@ -125,12 +128,46 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "outcome": fact.outcome,
                 **({"summary": fact.summary} if fact.summary else {}),
             }
+        case FileChanged():
+            return "file.changed", _change(fact)
+        case Rewound():
+            return "session.rewound", _rewound(fact)
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
             return "run.cancelled", {"reason": fact.reason}
         case _:
             return _model_event(fact) or _approval_event(fact)
+
+
+def _change(fact: FileChanged) -> dict[str, object]:
+    return {
+        "call_id": fact.call_id,
+        "path": fact.path,
+        "kind": fact.kind,
+        "added": fact.added,
+        "removed": fact.removed,
+        "before": fact.before,
+        "after": fact.after,
+        "binary": fact.binary,
+    }
+
+
+def _rewound(fact: Rewound) -> dict[str, object]:
+    """Only in the stream of a session."""
+    return {
+        "rewind_id": fact.rewind_id,
+        "point": fact.point,
+        "what": fact.what,
+        "redo": fact.redo,
+        "runs": fact.runs,
+        "restored": tuple(map(restored, fact.files)),
+    }
+
+
+def restored(step: FileStep) -> RestoredFileObject:
+    """A file of a rewind."""
+    return RestoredFileObject(step.path, step.result, step.was_blob, step.new_blob, step.reason)
 
 
 def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:

@@ -150,10 +150,10 @@ class BlobStore(Protocol):
 
 
 class VersionStore(BlobStore, Protocol):
-    """The same, to be read again while a version is kept."""
+    """The same, to read from too."""
 
     def get(self, name: str) -> bytes:
-        """Return the content with this hash; `KeyError` if it is not kept (any more)."""
+        """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
 
 
 class RestoresFiles(Protocol):
@@ -167,6 +167,10 @@ class RestoresFiles(Protocol):
 
     def restore(self, workspace: Path, steps: Sequence[FileStep]) -> tuple[FileStep, ...]:
         """Carry out these steps, and return each with its result. Repeating them is harmless."""
+
+
+async def _no_result(call_id: CallId) -> None:
+    """Find no result of an earlier call."""
 
 
 class Context(Value):
@@ -188,7 +192,7 @@ class Context(Value):
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
-    result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call
     confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.schema.rewinds import RestoredFileObject
 from holdfast.api.schema.runs import UsageObject
 
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})  # the last of a run
@@ -44,6 +45,13 @@ class Event(msgspec.Struct, frozen=True):
     choice: str = ""
     expires_at: float = 0.0
     sandbox: str = ""
+    path: str = ""  # of a changed file, below the workspace
+    kind: str = ""  # "created", "replaced", "patched" or "deleted"
+    added: int = 0  # lines
+    removed: int = 0
+    before: str = ""  # sha256 of the content before; empty: there was no file
+    after: str = ""  # sha256 of the content after; empty: there is no file
+    binary: bool = False
     process_id: str = ""
     how: str = ""
     exit_code: int | None = None
@@ -66,6 +74,12 @@ class Event(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     messages: int = 0
     files: tuple[InstructionFileObject, ...] = ()
+    rewind_id: str = ""
+    point: str = ""  # the run before which the session is now; of a redo: was
+    what: str = ""  # "both", "files" or "conversation"
+    redo: bool = False
+    runs: tuple[str, ...] = ()  # that no longer count; of a redo: count again
+    restored: tuple[RestoredFileObject, ...] = ()
     usage: UsageObject | None = None
 
     @property

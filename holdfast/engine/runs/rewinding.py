@@ -6,7 +6,6 @@ in the same way. One rewind at a time works on a session.
 """
 
 import logging
-from collections.abc import Iterable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -18,16 +17,13 @@ import anyio.to_thread
 from msgspec import field
 from msgspec.structs import asdict, replace
 
-from holdfast.core.events import Record
 from holdfast.core.inbox import UpdateRef
-from holdfast.core.run.child import ChildBegun
-from holdfast.core.run.files import FileChanged
 from holdfast.core.session import rewind
-from holdfast.core.session.delegation import child_session
-from holdfast.core.session.rewind import TIMELINE_FACTS, Point, RewindPlan, Timeline
+from holdfast.core.session.rewind import Point, RewindPlan, Timeline
 from holdfast.core.session.rewound import FileResult, FileStep, RewindPlanned, Rewound
-from holdfast.core.types import Fact, Part, RewindId, SessionKey
+from holdfast.core.types import Part, RewindId, SessionKey
 from holdfast.engine.sessions import RETRY_CONFLICTS, LoadedSession, Sessions
+from holdfast.engine.timeline import read_timeline
 from holdfast.errors import JournalUnavailable, Refused, ToolFailed
 from holdfast.gateway import Rewind, RewindDone
 from holdfast.journal.journal import Conflict, Journal
@@ -39,7 +35,6 @@ RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
 KEY_USED = "This `Idempotency-Key` was used for another request. Use a new one."
 OTHER_HAND = "changed by another hand since"
 NOT_KEPT = "its former version is no longer kept"
-_READ: tuple[type[Fact], ...] = (*TIMELINE_FACTS, ChildBegun)
 NAMED = 10  # files that a refusal names
 
 
@@ -63,29 +58,8 @@ class Rewinder(Part):
                 log.exception("rewind not finished", extra={"session_id": key.session_id})
 
     async def timeline(self, loaded: LoadedSession) -> Timeline:
-        """Return the timeline of a session, with what its child runs did to files."""
-        records = await self._journal.facts(loaded.stream, _READ, ())
-        changes = await self._changes_of_children(loaded.key, records)
-        line = Timeline()
-        for record in records:
-            while changes and changes[0].at <= record.at:
-                line.add(changes[0].fact, changes.pop(0).at)
-            line.add(record.fact, record.at)
-        for change in changes:
-            line.add(change.fact, change.at)
-        return line
-
-    async def _changes_of_children(
-        self, key: SessionKey, records: Iterable[Record]
-    ) -> list[Record]:
-        found: list[Record] = []
-        for begun in (r.fact for r in records if isinstance(r.fact, ChildBegun)):
-            child = child_session(key, begun.child)
-            if (row := await self._journal.stream_of(child)) is not None:
-                facts = await self._journal.facts(row.stream, (FileChanged, ChildBegun), ())
-                found += [r for r in facts if isinstance(r.fact, FileChanged)]
-                found += await self._changes_of_children(child, facts)
-        return sorted(found, key=lambda r: r.at)
+        """Return the timeline of a session."""
+        return await read_timeline(self._journal, loaded.stream)
 
     async def points(self, key: SessionKey) -> tuple[Point, ...]:
         """Return the points of a session, oldest first."""
@@ -117,7 +91,7 @@ class Rewinder(Part):
     async def _carry_out(self, key: SessionKey, asked: Rewind) -> RewindDone:
         for _ in range(RETRY_CONFLICTS):
             try:
-                async with self._sessions.load(key) as loaded:
+                async with self._sessions.load_whole(key) as loaded:
                     if loaded is None:
                         raise Refused("nothing_said", rewind.NO_POINT)
                     await self._finish(loaded)
@@ -197,6 +171,7 @@ class Rewinder(Part):
         except ToolFailed as failed:
             files = tuple(_failed(step, str(failed)) for step in plan.files)
         done = Rewound(**asdict(plan) | {"files": files, "came": None})
+        loaded.transcript = await self._sessions.whole(loaded)
         await self._sessions.append(loaded, done).wait()
         return done
 
