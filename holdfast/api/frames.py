@@ -130,8 +130,6 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             }
         case FileChanged():
             return "file.changed", _change(fact)
-        case Rewound():
-            return "session.rewound", _rewound(fact)
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
@@ -183,6 +181,8 @@ def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             }
         case InstructionsRead(files=files):
             return "instructions.read", {"files": [file_object(f) for f in files]}
+        case Rewound():
+            return "session.rewound", _rewound(fact)
         case HistoryCompacted():
             return "context.compacted", {
                 "reason": fact.reason,

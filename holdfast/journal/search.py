@@ -227,9 +227,10 @@ class Index:
     def _take(self, behind: Behind, records: Sequence[Record]) -> None:
         row, execute = behind.row, self._connection.execute
         news = [r for r in records if r.seq > behind.seq]
-        if any(isinstance(r.fact, _REWINDS) for r in news):
+        rewound = any(isinstance(r.fact, _REWINDS) for r in news)
+        if rewound:
             news = list(records)
-        if behind.seq == 0 or len(news) == len(records):
+        if rewound or behind.seq == 0:
             self._forget(row)
         undone = _undone(records)
         seq = news[-1].seq if news else behind.seq

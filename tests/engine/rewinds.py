@@ -5,7 +5,7 @@ deletes it and `a:=1` writes it with a tool that changes several files at once, 
 """
 
 import json
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from holdfast.core.run.files import ChangeKind, FileChange
 from holdfast.core.session.rewind import SeenFile
 from holdfast.core.session.rewound import FileResult, FileStep
 from holdfast.core.text.diff import Version
-from holdfast.core.types import RunId, SessionId, SessionKey, Value
+from holdfast.core.types import Fact, RunId, SessionId, SessionKey, Value
 from holdfast.core.workspace import own
 from holdfast.engine.service import Service
 from holdfast.gateway import Rewind, RewindDone
@@ -97,6 +97,10 @@ def play(request: Request) -> Iterator[Piece]:
     yield Answer("" if calls else "done", calls=tuple(calls))
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Mortal:
     """Restores files, and dies at the point with that number; 0: at none.
 
@@ -106,6 +110,7 @@ class Mortal:
     def __init__(self, directory: Path) -> None:
         self._real = FileRestorer(Blobs(directory))
         self.dies_at = 0
+        self.before_restore: Callable[[], None] = _nothing
         self._points = 0
 
     def doom(self, at: int) -> None:
@@ -127,6 +132,7 @@ class Mortal:
         return self._real.kept(blobs)
 
     def restore(self, workspace: Path, steps: Sequence[FileStep]) -> tuple[FileStep, ...]:
+        self.before_restore()
         done: list[FileStep] = []
         for step in steps:
             self._pass()
@@ -165,6 +171,13 @@ class Bench(Value):
         """The messages of the user that count."""
         found = await self.service.messages(ME, session)
         return [m.text for m in found if isinstance(m, User)]
+
+    async def facts(self, *kinds: type[Fact]) -> list[Fact]:
+        """The facts of the session that are of these kinds."""
+        async with self.service.follow_session(ME, HERE, 0) as batches:
+            async for batch in batches:
+                return [r.fact for r in batch if isinstance(r.fact, kinds)]
+        return []
 
     def files(self) -> dict[str, str]:
         """Every file of the workspace."""

@@ -32,7 +32,8 @@ async def rewind(context: RouteContext, request: web.Request) -> web.Response:
     point = None if body.point is None else RunId(requests.clean(body.point, "point"))
     by, what = context.asking(request), body.what or RewindScope.BOTH
     came = _came(request, by, f"{point}\n{what}\n{body.force}")
-    return await _carry_out(context, request, Rewind(by, point, what, body.force, False, came))
+    asked = Rewind(by, point, what, force=body.force, came=came)
+    return await _carry_out(context, request, asked)
 
 
 async def redo(context: RouteContext, request: web.Request) -> web.Response:
