@@ -27,6 +27,7 @@ from holdfast.core.messages import Message
 from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
+from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.library import Imported
 from holdfast.core.types import (
     OPERATOR,
@@ -256,6 +257,7 @@ class ChatStatus(Value):
     suspended: bool
     health: Health
     now: float  # the time of this view
+    files: Sequence[InstructionFile] = ()  # with instructions, as its last run read them
 
 
 class ChatSession(Value):

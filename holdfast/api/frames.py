@@ -2,7 +2,12 @@
 
 import msgspec
 
-from holdfast.api.responses import approval_object, question_object, usage_object
+from holdfast.api.responses import (
+    approval_object,
+    file_object,
+    question_object,
+    usage_object,
+)
 from holdfast.core.approval.approval import (
     ApprovalDenied,
     ApprovalExpired,
@@ -28,6 +33,7 @@ from holdfast.core.run.run import (
     RunResumed,
     RunStarted,
 )
+from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.types import Fact, kind
 
 STREAM_CLOSED = b": stream closed\n\n"
@@ -138,6 +144,8 @@ def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "next_model": fact.next_model,
                 "wait_s": fact.wait_s,
             }
+        case InstructionsRead(files=files):
+            return "instructions.read", {"files": [file_object(f) for f in files]}
         case HistoryCompacted():
             return "context.compacted", {
                 "reason": fact.reason,

@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.api.schema.events import InstructionFileObject
 from holdfast.api.schema.runs import (
     ContentPart,
     ImageUrl,
@@ -21,6 +22,7 @@ from holdfast.core.images import to_url
 from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunCompleted, RunFailed, RunPhase
+from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.types import OPERATOR, Owner, Usage
 from holdfast.gateway import RunView, SessionSummary
 
@@ -101,6 +103,11 @@ def _last_event(view: RunView) -> str | None:
 def question_object(asked: CallParked) -> QuestionObject:
     """A question to the user."""
     return QuestionObject(asked.call_id, asked.question, asked.options)
+
+
+def file_object(file: InstructionFile) -> InstructionFileObject:
+    """A file with instructions, without its text."""
+    return InstructionFileObject(file.path, file.sha256, file.size, file.own, file.problem)
 
 
 def approval_object(asked: ApprovalRequested, owner: Owner = OPERATOR) -> ApprovalObject:

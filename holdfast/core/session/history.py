@@ -29,6 +29,7 @@ from holdfast.core.run.run import (
 )
 from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Measured
+from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.session.session import (
     MarkCleared,
     SessionMarked,
@@ -70,6 +71,7 @@ class Transcript:
         self._past: list[Message] = []  # messages the model no longer reads
         self._undone: list[tuple[int, list[Message]]] = []  # also not read; with their position
         self.instructions: dict[RunId, str] = {}  # of unfinished runs
+        self.files: InstructionsRead | None = None  # with instructions, as read last
         self._waiting: dict[InputId, InputAdmitted] = {}
         self._open: dict[CallId, None] = {}
         self._mark = ""  # the cause of a cut after which no run has completed
@@ -138,6 +140,9 @@ class Transcript:
             self._compactions.append(fact)
             self._measure_again()
 
+    def _read_files(self, fact: InstructionsRead) -> None:
+        self.files = fact
+
     def _set_mark(self, fact: RunInterrupted | SessionMarked) -> None:
         self._mark = fact.cause
 
@@ -162,6 +167,7 @@ class Transcript:
         MarkCleared: _clear_mark,
         Undone: _take_back,
         HistoryCompacted: _compact,
+        InstructionsRead: _read_files,
     }
 
     @property

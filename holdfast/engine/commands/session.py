@@ -78,6 +78,7 @@ class CommandSession(Value):
             now = loaded.committed() if loaded else session.Session(self.key)
             busy = session.current(now)
             asked = placement.question(busy) if busy else None
+            read = loaded.transcript.files if loaded else None
             return ChatStatus(
                 session_id=self.key.session_id,
                 run=view_of(now, busy) if busy else None,
@@ -90,6 +91,7 @@ class CommandSession(Value):
                 suspended=now.status is SessionStatus.SUSPENDED,
                 health=health,
                 now=self._parts.clock.now(),
+                files=read.files if read else (),
             )
 
     async def question(self) -> tuple[RunId, CallId] | None:

@@ -22,6 +22,7 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import call as machine
 from holdfast.core.run import child
 from holdfast.core.run.call import Call, CallAsked, CallSettled, CallStarted, OnCrash, Outcome
+from holdfast.core.run.files import FileChanged
 from holdfast.core.session import answers
 from holdfast.core.types import CallId, Fact, ProcessId, RunId
 from holdfast.engine.clock import Clock
@@ -295,6 +296,9 @@ class Calls:
         """Record how it ended, or that it waits; then let its evidence go."""
         if open_questions := answers.withdraw_call(at.loaded.session, at.run_id, at.call_id):
             at.record(*open_questions)
+        changes: tuple[FileChanged, ...] = ()
+        if isinstance(outcome, Done | ToolFailure | Unknown):
+            changes = outcomes.changes(context, outcome.changes, self._redactor)
         match outcome:
             case Done():
                 settled = self._settled(at, Outcome.OK, outcome.text, duration)
@@ -302,22 +306,22 @@ class Calls:
                 if self._redactor.hides(cwd):  # a directory is recorded as it is, or not at all
                     cwd = ""
                 settled = msgspec.structs.replace(
-                    settled, kept=outcome.kept, cwd=cwd, summary=outcomes.plain(outcome.summary)
+                    settled, cwd=cwd, summary=outcomes.plain(outcome.summary)
                 )
                 begun = outcomes.child(context, outcome.delegated, background=True)
                 left = outcomes.background(context, outcome.background)
-                pending = at.record(*left, *begun, settled)
+                pending = at.record(*left, *begun, *changes, settled)
                 if outcome.background is not None:
                     self._begun(at.loaded, outcome.background.process_id)
             case ToolFailure(text=text):
-                pending = at.record(self._settled(at, Outcome.FAILED, text, duration))
+                pending = at.record(*changes, self._settled(at, Outcome.FAILED, text, duration))
             case ToolDenied(text=text):
                 await self._permits.note(
                     "call.denied", at.loaded, at.run_id, call_id=at.call_id, result=text
                 )
                 pending = at.record(self._settled(at, Outcome.DENIED, text, duration))
             case Unknown(text=text):
-                pending = at.record(self._settled(at, Outcome.UNKNOWN, text, duration))
+                pending = at.record(*changes, self._settled(at, Outcome.UNKNOWN, text, duration))
             case Park():
                 begun = outcomes.child(context, outcome.delegated, background=False)
                 pending = at.record(*begun, outcomes.parked(context, outcome))

@@ -10,7 +10,8 @@ from holdfast.core.inbox import InputPromoted
 from holdfast.core.run import run
 from holdfast.core.run.call import Call
 from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunFailed
-from holdfast.core.session import answers, placement
+from holdfast.core.session import answers, instructions, placement
+from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.session import current, give_up
 from holdfast.core.types import Fact, InputId, RunId
 from holdfast.engine.runs import outcomes
@@ -32,12 +33,14 @@ class Runner:
         asking: Asking,
         posture: Callable[[], str],
         release: Callable[[LoadedSession, RunId], Awaitable[None]],
+        find_instructions: Callable[[str], Awaitable[Sequence[InstructionFile]]],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
         self._asking = asking
         self._posture = posture
         self._release = release  # what a stopped run alone holds
+        self._find_instructions = find_instructions  # for a workspace
 
     async def drive(self, drive: Drive) -> None:
         """Perform steps until there is nothing to do but wait for another fact."""
@@ -59,9 +62,8 @@ class Runner:
     async def _perform(self, at: DrivenRun, now: Run) -> bool:
         """Perform one step. False: there is nothing to do until another fact is appended."""
         match run.next_step(now):
-            case run.StartRun(inputs=inputs):
-                started = run.RunStarted(run_id=at.id, sandbox=self._posture())
-                at.record(started, *_read(at.id, inputs))
+            case run.StartRun():
+                await self._start(at)
             case run.Resume(cause=cause):
                 self._resume(at, cause)
             case run.Read(inputs=inputs):
@@ -85,6 +87,16 @@ class Runner:
             case run.Rest():
                 return False
         return True
+
+    async def _start(self, at: DrivenRun) -> None:
+        """Read the files with instructions, then record the start; or nothing, if all changed."""
+        files = await self._find_instructions(at.loaded.session.workspace)
+        now = at.now
+        step = run.next_step(now) if now is not None else None
+        if isinstance(step, run.StartRun):  # it may have been stopped meanwhile
+            started = run.RunStarted(run_id=at.id, sandbox=self._posture())
+            read = instructions.news(at.loaded.transcript.files, at.id, files)
+            at.record(started, *read, *_read(at.id, step.inputs))
 
     async def _abort(self, at: DrivenRun, calls: Sequence[Call]) -> None:
         """End what the calls of a stopped run left behind, then record how they ended."""
