@@ -97,7 +97,7 @@ class Reads:
         async with self._sessions.load(SessionKey(by.owner, session_id)) as loaded:
             if loaded is None:
                 raise Refused("session_not_found", f"There is no session {session_id}.")
-            said = loaded.transcript.whole()
+            said = (await self._sessions.whole(loaded)).whole()
             await loaded.landed()
             return said
 

@@ -7,10 +7,15 @@ appends, with no await between the decision and its record. A failed commit void
 callers load the session again. Idle sessions stay in memory for a while, so that a long
 conversation is not read for each turn. A session that waits for a place with big inputs leaves
 memory at once, and is loaded again when it has a place.
+
+A session with a compacted history is loaded from its checkpoint, which the compaction leaves: the
+facts before that are not read, however many they are. Its transcript then serves the model; `whole`
+reads the rest for people, and `load_whole` for decisions about earlier messages.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import anyio
 
@@ -20,16 +25,17 @@ from holdfast.core.events import TERMINAL, Delta, ToolProgress
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import run as run_machine
 from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.run.context import HistoryCompacted
 from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunInterrupted
-from holdfast.core.session import replies
+from holdfast.core.session import checkpoint, replies
 from holdfast.core.session import session as session_machine
-from holdfast.core.session.history import MESSAGE_FACTS, Transcript
+from holdfast.core.session.history import MESSAGE_FACTS, MessagesLeftOut, Transcript
 from holdfast.core.session.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Journal, Pending, RunRow
+from holdfast.journal.journal import Conflict, Journal, Pending, RunRow, StreamRow
 
 KEEP_IDLE = 256
 RETRY_CONFLICTS = 5
@@ -64,6 +70,7 @@ class LoadedSession:
 
     __slots__ = (
         "_ahead",
+        "begins_at",
         "head",
         "key",
         "last_at",
@@ -82,6 +89,7 @@ class LoadedSession:
         self.head = head
         self.last_at = last_at  # when its last record was written
         self.transcript = Transcript()
+        self.begins_at = 0  # the number of the fact after which it was read
         self.partial = 0  # the turn whose text has been streamed but not answered
         self.pins = 0
         self._ahead: list[tuple[Pending, Session]] = []  # on their way, and what was before each
@@ -92,6 +100,14 @@ class LoadedSession:
         self._settle()
         self._ahead.append((pending, self.session))
         self.session, self.head, self.last_at = after, pending.seq, at
+
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Add their messages to the transcript."""
+        for fact in facts:
+            if type(fact) in _IN_TRANSCRIPT:
+                self.transcript.add(fact)
+            if type(fact) in _END_PARTIAL:
+                self.partial = 0
 
     def committed(self) -> Session:
         """Return the session as the journal has it: a reader may see no more."""
@@ -128,16 +144,23 @@ Decide = Callable[[LoadedSession | None], Sequence[Fact]]
 class _Loading:
     """A block that keeps one session in memory. A class is faster, and every drive enters one."""
 
-    __slots__ = ("_key", "_loaded", "_sessions")
+    __slots__ = ("_key", "_loaded", "_sessions", "_whole")
 
-    def __init__(self, sessions: "Sessions", key: SessionKey) -> None:
+    def __init__(self, sessions: "Sessions", key: SessionKey, *, whole: bool = False) -> None:
         self._sessions = sessions
         self._key = key
+        self._whole = whole
         self._loaded: LoadedSession | None = None
 
     async def __aenter__(self) -> LoadedSession | None:
-        self._loaded = await self._sessions.pin(self._key)
-        return self._loaded
+        self._loaded = loaded = await self._sessions.pin(self._key)
+        if self._whole and loaded is not None:
+            try:
+                loaded.transcript = await self._sessions.whole(loaded)
+            except BaseException:
+                self._sessions.unpin(loaded)
+                raise
+        return loaded
 
     async def __aexit__(self, *raised: object) -> None:
         if self._loaded is not None:
@@ -190,15 +213,40 @@ class Sessions:
         """Load the session and keep it in memory for the block; None if there is none."""
         return _Loading(self, key)
 
+    def load_whole(self, key: SessionKey) -> "_Loading":
+        """The same, with the whole transcript: to undo messages, or to decide about earlier ones."""
+        return _Loading(self, key, whole=True)
+
+    async def whole(self, loaded: LoadedSession) -> Transcript:
+        """Return its whole transcript as it is when this returns. Do not change it."""
+        if loaded.transcript.added is None:
+            return loaded.transcript
+        upto = loaded.begins_at
+        before = await self._journal.facts(loaded.stream, MESSAGE_FACTS, (), upto=upto)
+        added = loaded.transcript.added
+        if added is None:  # another caller was faster
+            return loaded.transcript
+        whole = Transcript()
+        for fact in chain((record.fact for record in before), added):
+            whole.add(fact)
+        return whole
+
     async def change(self, key: SessionKey, decide: Decide) -> None:
         """Load the session, decide, and append the facts; durable when this returns.
 
         Nothing comes between the decision and its record. `decide` gets None if there is no such
         session, and is called again if the session has moved on since it was loaded.
         """
+        await self._change(lambda: self.load(key), decide)
+
+    async def change_whole(self, key: SessionKey, decide: Decide) -> None:
+        """The same, with the whole transcript: to undo messages, or to decide about earlier ones."""
+        await self._change(lambda: self.load_whole(key), decide)
+
+    async def _change(self, load: Callable[[], "_Loading"], decide: Decide) -> None:
         for _ in range(RETRY_CONFLICTS):
             try:
-                async with self.load(key) as loaded:
+                async with load() as loaded:
                     facts = decide(loaded)
                     if loaded is not None and facts:
                         await self.append(loaded, *facts).wait()
@@ -254,11 +302,9 @@ class Sessions:
             self._discard(loaded)  # the next caller loads it again
             raise
         loaded.move(after, pending, now)
-        for fact in facts:
-            if type(fact) in _IN_TRANSCRIPT:
-                loaded.transcript.add(fact)
-            if type(fact) in _END_PARTIAL:
-                loaded.partial = 0
+        loaded.take(facts)
+        if HistoryCompacted in map(type, facts):
+            self._keep_checkpoint(loaded)
         if changed:
             self._count(loaded, before, changed)
             if not loaded.pins:
@@ -334,12 +380,40 @@ class Sessions:
         row = await self._journal.stream_of(key)
         if row is None:
             return None
-        loaded = LoadedSession(Session(key), row.stream, row.head, row.last_at)
         runs = await self._journal.open_runs(row.stream)
+        loaded = await self._fold_from_checkpoint(row, runs)
+        if loaded is None:
+            loaded = LoadedSession(Session(key), row.stream, row.head, row.last_at)
+            await self._follow(loaded, runs)
+            if loaded.transcript.compacted is not None:
+                self._keep_checkpoint(loaded)
+        for run in loaded.session.runs.values():
+            turn = run.turn + 1
+            if run.driven and await self._journal.has_deltas(row.stream, run.id, turn):
+                loaded.partial = turn
+        return loaded
+
+    async def _fold_from_checkpoint(
+        self, row: StreamRow, runs: Sequence[RunId]
+    ) -> LoadedSession | None:
+        """Go on from the checkpoint, if there is one and nothing was undone from before it."""
+        kept = await self._journal.checkpoint(row.stream)
+        if kept is None or (found := checkpoint.decode(kept[1])) is None:
+            return None
+        session = checkpoint.with_runs(found.session, frozenset(runs))
+        loaded = LoadedSession(session, row.stream, row.head, row.last_at)
+        loaded.transcript, loaded.begins_at = Transcript.restored(found.excerpt), kept[0]
+        try:
+            await self._follow(loaded, runs)
+        except MessagesLeftOut:
+            return None
+        return loaded
+
+    async def _follow(self, loaded: LoadedSession, runs: Sequence[RunId]) -> None:
+        """Apply the facts after those it begins with. `runs` are unfinished."""
         unfinished = frozenset(runs)
-        facts = await self._journal.facts(row.stream, (*MESSAGE_FACTS, *_SESSION_FACTS), runs)
-        session = loaded.session
-        for record in facts:
+        kinds, session = (*MESSAGE_FACTS, *_SESSION_FACTS), loaded.session
+        for record in await self._journal.facts(loaded.stream, kinds, runs, after=loaded.begins_at):
             loaded.transcript.add(record.fact)
             run_id = getattr(record.fact, "run_id", None)
             if run_id is None or run_id in unfinished:
@@ -347,11 +421,10 @@ class Sessions:
             else:
                 session = session_machine.evolve_lasting(session, record.fact)
         loaded.session = session
-        for run in session.runs.values():
-            turn = run.turn + 1
-            if run.driven and await self._journal.has_deltas(row.stream, run.id, turn):
-                loaded.partial = turn
-        return loaded
+
+    def _keep_checkpoint(self, loaded: LoadedSession) -> None:
+        if (data := checkpoint.encode(loaded.session, loaded.transcript)) is not None:
+            self._journal.keep_checkpoint(loaded.stream, loaded.head, data)
 
     def _keep(self, loaded: LoadedSession) -> None:
         self._loaded[loaded.key] = loaded

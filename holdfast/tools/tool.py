@@ -147,6 +147,10 @@ class BlobStore(Protocol):
         """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
 
 
+async def _no_result(call_id: CallId) -> None:
+    """Find no result of an earlier call."""
+
+
 class Context(Value):
     """The environment of one call: its session, run, workspace and services."""
 
@@ -166,7 +170,7 @@ class Context(Value):
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
-    result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call
     confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 

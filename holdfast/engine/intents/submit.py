@@ -127,7 +127,8 @@ class Intake:
             return await self._open(intent, key, claim)
         key = SessionKey(intent.by.owner, intent.session_id)
         workspace = _resolved(intent.workspace)
-        async with self._sessions.load(key) as loaded:
+        load = self._sessions.load_whole if intent.instead else self._sessions.load
+        async with load(key) as loaded:
             self._check_open(intent, process)
             self._check_model(intent, loaded.session.model if loaded else "")
             if loaded is None:

@@ -228,9 +228,14 @@ class Calls:
             may_reach=may_reach,
             depth=run.parent.depth if run.parent else 0,
             children=len(child.children_of(session.children, run_id)),
-            result_of=at.loaded.transcript.result_of,
+            result_of=lambda call_id: self._result_of(at.loaded, call_id),
             confirm_writes=self._permits.confirms_writes(at.loaded, run_id),
         )
+
+    async def _result_of(self, loaded: LoadedSession, call_id: CallId) -> str | None:
+        if (found := loaded.transcript.result_of(call_id)) is not None:
+            return found
+        return (await self._sessions.whole(loaded)).result_of(call_id)
 
     async def _permitted(
         self, at: CallAtWork, tool: Tool[Any], permission: Permission

@@ -32,6 +32,7 @@ def rebuild(path: Path) -> int:
         cursors = connection.execute("SELECT channel, cursor FROM cursors").fetchall()
         for table in ("sessions", "runs", "request_keys", "approvals", "taken", "said", "outbox"):
             connection.execute(f"DELETE FROM {table}")
+        connection.execute("DELETE FROM checkpoints")  # loading a session makes it again
         events = connection.execute(
             "SELECT stream, seq, owner, at, version, data, blob FROM events ORDER BY stream, seq"
         )
