@@ -20,6 +20,7 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, M
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted, describe_end
 from holdfast.core.run.run import (
     MessageVoided,
@@ -125,12 +126,27 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "outcome": fact.outcome,
                 **({"summary": fact.summary} if fact.summary else {}),
             }
+        case FileChanged():
+            return "file.changed", _change(fact)
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
             return "run.cancelled", {"reason": fact.reason}
         case _:
             return _model_event(fact) or _approval_event(fact)
+
+
+def _change(fact: FileChanged) -> dict[str, object]:
+    return {
+        "call_id": fact.call_id,
+        "path": fact.path,
+        "kind": fact.kind,
+        "added": fact.added,
+        "removed": fact.removed,
+        "before": fact.before,
+        "after": fact.after,
+        "binary": fact.binary,
+    }
 
 
 def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:

@@ -20,6 +20,7 @@ from holdfast.core.run.run import CutCause, RunPhase
 from holdfast.core.types import RunId
 from holdfast.engine import timers
 from holdfast.engine.administration import Administration
+from holdfast.engine.changes import Changes
 from holdfast.engine.commands.session import CommandDeps
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.send import Intents
@@ -47,7 +48,8 @@ class Service(Reads):
         standing = StandingRules(sessions, journal)
         probe = PostureProbe(deps.hands)
         self._work = work = Work(deps, sessions, standing, audit, probe.name, tasks)
-        super().__init__(journal, sessions, work.live, work.children.made, work.watch)
+        changes = Changes(journal, deps.blobs, deps.redactor)
+        super().__init__(journal, sessions, work.live, changes, work.children.made, work.watch)
         self._deps = deps
         self.clock = clock
         self._tasks = tasks

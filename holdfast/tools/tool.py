@@ -147,6 +147,13 @@ class BlobStore(Protocol):
         """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
 
 
+class VersionStore(BlobStore, Protocol):
+    """The same, to read from too."""
+
+    def get(self, name: str) -> bytes:
+        """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
+
+
 async def _no_result(call_id: CallId) -> None:
     """Find no result of an earlier call."""
 
