@@ -2,7 +2,12 @@
 
 import msgspec
 
-from holdfast.api.responses import approval_object, question_object, usage_object
+from holdfast.api.responses import (
+    approval_object,
+    file_object,
+    question_object,
+    usage_object,
+)
 from holdfast.core.approval.approval import (
     ApprovalDenied,
     ApprovalExpired,
@@ -15,6 +20,7 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, M
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted, describe_end
 from holdfast.core.run.run import (
     MessageVoided,
@@ -28,6 +34,7 @@ from holdfast.core.run.run import (
     RunResumed,
     RunStarted,
 )
+from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.types import Fact, kind
 
 STREAM_CLOSED = b": stream closed\n\n"
@@ -119,12 +126,27 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "outcome": fact.outcome,
                 **({"summary": fact.summary} if fact.summary else {}),
             }
+        case FileChanged():
+            return "file.changed", _change(fact)
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
             return "run.cancelled", {"reason": fact.reason}
         case _:
             return _model_event(fact) or _approval_event(fact)
+
+
+def _change(fact: FileChanged) -> dict[str, object]:
+    return {
+        "call_id": fact.call_id,
+        "path": fact.path,
+        "kind": fact.kind,
+        "added": fact.added,
+        "removed": fact.removed,
+        "before": fact.before,
+        "after": fact.after,
+        "binary": fact.binary,
+    }
 
 
 def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
@@ -138,6 +160,8 @@ def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "next_model": fact.next_model,
                 "wait_s": fact.wait_s,
             }
+        case InstructionsRead(files=files):
+            return "instructions.read", {"files": [file_object(f) for f in files]}
         case HistoryCompacted():
             return "context.compacted", {
                 "reason": fact.reason,

@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast import __version__, plugins
-from holdfast.app.hands import build_hands
+from holdfast.app.hands import build_hands, instruction_finder
 from holdfast.app.models import ModelBuilder
 from holdfast.config.home import known_secrets
 from holdfast.config.settings import Config
@@ -89,6 +89,7 @@ async def engine(
                 chatting=chatting,
                 control=control,
                 commands=cache(partial(plugins.find_commands, config.plugins)),
+                find_instructions=instruction_finder(config),
             )
             tasks.start_soon(_prune, versions, clock)
             service = Service(parts, tasks)

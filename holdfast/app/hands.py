@@ -1,19 +1,22 @@
-"""Build what runs commands: the spawner, the sandbox, and the tools that use them."""
+"""Build what runs commands (the spawner, the sandbox, their tools), and what reads instructions."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from anyio.abc import TaskGroup
 
 from holdfast.config.settings import Config
 from holdfast.core.redaction import Redactor
+from holdfast.core.session.instructions import InstructionFile
 from holdfast.host import machine
 from holdfast.host.machine import JournalClock
 from holdfast.tools import process, terminal
 from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.record import CALLS
 from holdfast.tools.exec.spawn import Spawner
+from holdfast.tools.fs import instructions
 from holdfast.tools.sandbox.sandbox import Sandbox
 from holdfast.tools.tool import Tool
 
@@ -33,3 +36,8 @@ def build_hands(
     hands = Commands(spawner, sandbox, redactor, tasks, clock)
     tools = (*terminal.tools(hands, config.terminal.memory_mb), *process.tools(hands))
     return hands, spawner, tools
+
+
+def instruction_finder(config: Config) -> Callable[[str], Awaitable[Sequence[InstructionFile]]]:
+    """Build what reads the files with instructions for a workspace."""
+    return partial(instructions.find, config.home, config.user_home)

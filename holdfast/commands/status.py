@@ -6,6 +6,7 @@ from holdfast.commands.command import Command
 from holdfast.commands.phrases import ago, code, count, lasting
 from holdfast.core.approval.approval import ApprovalRequested, Role
 from holdfast.core.run.run import RunPhase
+from holdfast.core.session.instructions import InstructionFile
 from holdfast.gateway import ChatStatus, CommandTarget, Health, RunView
 
 NO_ACTIVE_RUN = "**No active run.**"
@@ -58,9 +59,15 @@ def _asked(asked: ApprovalRequested, now: float) -> str:
 
 def _setup(now: ChatStatus) -> Iterator[str]:
     yield f"Model: {code(now.model)}"
+    if now.files:
+        yield f"Instructions: {', '.join(map(_file, now.files))}"
     yield f"{BUSY_MODE.format(mode=now.busy_mode)} (/busy)"
     if now.health.sandbox_note != now.health.paused:
         yield f"Sandbox: {now.health.sandbox_note or now.health.sandbox or 'not tested yet'}"
+
+
+def _file(file: InstructionFile) -> str:
+    return code(file.path) + (f" (not read: {file.problem})" if file.problem else "")
 
 
 def _trouble(health: Health) -> Iterator[str]:

@@ -11,8 +11,9 @@ from holdfast.core import inbox
 from holdfast.core.approval import approval
 from holdfast.core.chat import access, chats, delivery
 from holdfast.core.life import lifecycle
-from holdfast.core.run import call, child, process, run
+from holdfast.core.run import call, child, files, process, run
 from holdfast.core.session import session
+from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.types import CallId, Fact, RunId
 
 
@@ -46,6 +47,7 @@ Event = (
     | run.Event
     | call.Event
     | call.CallAnswered
+    | files.FileChanged
     | approval.ApprovalRequested
     | approval.Event
     | approval.Grant
@@ -56,6 +58,7 @@ Event = (
     | delivery.Event
     | chats.Event
     | child.Own
+    | InstructionsRead
 )
 
 # Facts with consequences outside of the journal: they must survive a power failure.

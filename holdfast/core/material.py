@@ -24,6 +24,13 @@ def fenced(source: str, text: str) -> str:
     return f"[material {mark}: {label}]\n{NOTE}\n\n{text}\n[end of material {mark}]"
 
 
+def enclosed(what: str, source: str, text: str) -> str:
+    """Return `text` between the same two lines, without the note: the prompt says what it is."""
+    label = _line(source)
+    mark = _mark(label, text)
+    return f"[{what} {mark}: {label}]\n{text}\n[end of {what} {mark}]"
+
+
 def _line(source: str) -> str:
     """Return `source` as a part of one line; it can end neither the line nor its bracket."""
     looked_at = source[: 8 * SOURCE].translate(_BRACKETS)

@@ -43,7 +43,8 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    return Runner(sessions, calls, asking, posture, processes.end_of), asking
+    find = deps.find_instructions
+    return Runner(sessions, calls, asking, posture, processes.end_of, find), asking
 
 
 def give_titles(deps: ServiceDeps, sessions: Sessions, tasks: TaskGroup, commits: Commits) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.core.messages import Message, Proposal
+from holdfast.core.session.instructions import MAX_BYTES
 from holdfast.core.types import Usage, Value
 
 
@@ -93,6 +94,7 @@ class Profile(Value):
 
     tools: tuple[str, ...] = ()  # names of the tools that it is offered; empty: all
     prompt: str = ""  # takes the place of the standing instructions; may contain {workspace}
+    instructions: int = MAX_BYTES  # of files with instructions that it reads; 0: none
     cautious: bool = False  # commands always ask, and at a terminal writes ask too
     banner: str = ""  # one line for people
 

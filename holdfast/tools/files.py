@@ -2,8 +2,8 @@
 
 Every path is opened through `FileGate` (fs/workspace.py). If a written file can make the user's
 own programs run code (core/approval/autorun.py), the user is asked first and sees the complete
-change. A write stores the former version before it replaces it. The size of every result is
-limited; a shortened result says so and says how to get the rest.
+change. A write stores the version before and the version after, then it replaces the file. The size
+of every result is limited; a shortened result says so and says how to get the rest.
 """
 
 import difflib
@@ -18,15 +18,17 @@ from msgspec import Meta
 
 from holdfast.core.approval import autorun
 from holdfast.core.approval.approval import Choice
-from holdfast.core.run.call import Kept, OnCrash
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.files import ChangeKind, FileChange
 from holdfast.core.session.answers import CHANGED_TEXT
+from holdfast.core.text.diff import Version
 from holdfast.core.text.escape import escape
 from holdfast.errors import ToolFailed
 from holdfast.tools.fs import change
-from holdfast.tools.fs.change import Patch, WriteFile
+from holdfast.tools.fs.change import Patch, WriteFile, stored
 from holdfast.tools.fs.page import ROOM, SNIFF, Page, cut
 from holdfast.tools.fs.search import Path, SearchFiles, search_files
-from holdfast.tools.fs.workspace import MAX_FILE, DirectoryEntry, FileGate, shown
+from holdfast.tools.fs.workspace import MAX_FILE, DirectoryEntry, FileGate, Slot, shown
 from holdfast.tools.tool import (
     Context,
     Done,
@@ -161,10 +163,11 @@ def write_file(gate: FileGate, context: Context, asked: WriteFile) -> Done | Too
     with gate.place(asked.path) as slot:
         if slot.why and change.execution(slot.real, asked) != context.execution:
             return ToolDenied(CHANGED_TEXT)
-        kept = _keep(gate, context, asked.path, slot.former)
-        slot.replace(data)
-    verb = "Created" if slot.former is None else "Replaced"
-    return Done(f"{verb} {kept.path} ({_lines(asked.content)}, {len(data)} bytes).", (kept,))
+        kind = ChangeKind.CREATED if slot.former is None else ChangeKind.REPLACED
+        changes = _replace(context, slot, kind, data)
+    name = gate.relative(asked.path)
+    text = f"{kind.capitalize()} {name} ({_lines(asked.content)}, {len(data)} bytes)."
+    return Done(text, changes)
 
 
 def patch(gate: FileGate, context: Context, asked: Patch) -> Done | ToolDenied:
@@ -186,11 +189,10 @@ def patch(gate: FileGate, context: Context, asked: Patch) -> Done | ToolDenied:
             )
         if len(former) + count * (len(new) - len(old)) > MAX_FILE:
             raise ToolFailed(f"{shown(asked.path)}: the new file would be too big; change less.")
-        kept = _keep(gate, context, asked.path, former)
-        slot.replace(former.replace(old, new))
+        changes = _replace(context, slot, ChangeKind.PATCHED, former.replace(old, new))
     line = former[: former.index(old)].count(b"\n") + 1
     where = f"line {line}" if count == 1 else f"{count} places, the first in line {line}"
-    return Done(f"Patched {kept.path}: {where}.", (kept,))
+    return Done(f"Patched {gate.relative(asked.path)}: {where}.", changes)
 
 
 async def _permit(context: Context, asked: WriteFile | Patch) -> Permission:
@@ -233,15 +235,26 @@ def _place(context: Context, asked: WriteFile | Patch) -> tuple[str, str, bytes]
             return real, why, file.read(MAX_FILE)
 
 
-def _keep(gate: FileGate, context: Context, path: str, former: bytes | None) -> Kept:
+def _replace(context: Context, slot: Slot, kind: ChangeKind, data: bytes) -> tuple[FileChange, ...]:
+    """Store both versions, then write the new one. Return the change, if there is one."""
+    if data == slot.former:
+        slot.replace(data)
+        return ()
     try:
-        blob = "" if former is None else context.blobs.put(former)
+        change = stored(
+            context.blobs,
+            slot.real,
+            kind,
+            Version(slot.former, slot.former_mode),
+            Version(data, slot.mode),
+        )
     except OSError as error:
         raise ToolFailed(
-            f"{shown(path)}: nothing was written, because its former version could not be "
+            f"{shown(slot.real)}: nothing was written, because its versions could not be "
             f"stored for undo ({error.strerror}); tell the user."
         ) from error
-    return Kept(path=gate.relative(path), blob=blob)
+    slot.replace(data)
+    return (change,)
 
 
 def _absent(asked: Patch, former: bytes) -> str:

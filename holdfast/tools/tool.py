@@ -19,7 +19,8 @@ from holdfast.core.approval.approval import Choice, Level, Posture
 from holdfast.core.approval.execution import ExecutionRequest
 from holdfast.core.approval.rules import Permission as Rule
 from holdfast.core.approval.tree import LeftOut, Tree
-from holdfast.core.run.call import Kept, OnCrash
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.files import FileChange
 from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
@@ -55,10 +56,13 @@ class Delegated(Value):
 
 
 class Done(Value):
-    """The call succeeded. `text` goes to the model; `kept` holds what undo needs."""
+    """The call succeeded. `text` goes to the model; `changes` are the files that it changed.
+
+    Both versions of a changed file are in the blob store before the outcome is returned.
+    """
 
     text: str
-    kept: tuple[Kept, ...] = ()
+    changes: tuple[FileChange, ...] = ()
     cwd: str = ""  # directory of the session's next command; empty: unchanged
     background: Background | None = None
     summary: str = ""  # short result for people, if it was not a plain success
@@ -69,12 +73,14 @@ class Unknown(Value):
     """The call may or may not have had its effect. `text` describes what is known."""
 
     text: str
+    changes: tuple[FileChange, ...] = ()  # that are known
 
 
 class ToolFailure(Value):
     """The call failed. `text` tells the model why."""
 
     text: str
+    changes: tuple[FileChange, ...] = ()  # a command that fails may have changed files
 
 
 class ToolDenied(Value):
@@ -141,6 +147,17 @@ class BlobStore(Protocol):
         """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
 
 
+class VersionStore(BlobStore, Protocol):
+    """The same, to read from too."""
+
+    def get(self, name: str) -> bytes:
+        """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
+
+
+async def _no_result(call_id: CallId) -> None:
+    """Find no result of an earlier call."""
+
+
 class Context(Value):
     """The environment of one call: its session, run, workspace and services."""
 
@@ -160,7 +177,7 @@ class Context(Value):
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
-    result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call
     confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 

@@ -43,8 +43,10 @@ from holdfast.core.events import (
 from holdfast.core.inbox import Idempotency, InputAdmitted, Mode, UpdateRef
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, Kept, Outcome
+from holdfast.core.run.files import ChangeKind, FileChanged
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
+from holdfast.core.session.instructions import InstructionFile, InstructionsRead
 from holdfast.core.session.session import (
     ModelChosen,
     SessionOpened,
@@ -190,6 +192,13 @@ def test_no_two_facts_go_by_the_same_name() -> None:
         ),
         CallAnswered(run_id=RUN, call_id=CALL, came=CAME),
         RunStarted(run_id=RUN, sandbox="L2"),
+        InstructionsRead(
+            run_id=RUN,
+            files=(
+                InstructionFile(path="AGENTS.md", sha256="ab", size=2, text="hi", own=True),
+                InstructionFile(path="CLAUDE.md", problem="a link"),
+            ),
+        ),
         Grant(
             permission=HostRule(name="a.example"),
             session=SessionKey(OPERATOR, SessionId("s")),
@@ -249,9 +258,26 @@ def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> 
             RunQueued(run_id=RUN, input_id=INPUT),
         ),
         (b'{"kind":"run.started","run_id":"run"}', RunStarted(run_id=RUN)),
+        (b'{"kind":"instructions.read","run_id":"run"}', InstructionsRead(run_id=RUN)),
         (
             b'{"kind":"call.parked","run_id":"run","call_id":"call","reason":"waits"}',
             CallParked(run_id=RUN, call_id=CALL, reason="waits"),
+        ),
+        (
+            b'{"kind":"file.changed","run_id":"run","call_id":"call","path":"a/b","change":"patched",'
+            b'"added":2,"removed":1,"before":"0f","after":"1e","mode_before":33188,"mode_after":33261}',
+            FileChanged(
+                run_id=RUN,
+                call_id=CALL,
+                path="a/b",
+                kind=ChangeKind.PATCHED,
+                added=2,
+                removed=1,
+                before="0f",
+                after="1e",
+                mode_before=0o100644,
+                mode_after=0o100755,
+            ),
         ),
     ],
 )

@@ -13,6 +13,7 @@ from holdfast.core.approval.rules import HostRule
 from holdfast.core.approval.tree import Tree
 from holdfast.core.inbox import InputAdmitted
 from holdfast.core.run.call import CallAsked, CallSettled, Outcome
+from holdfast.core.run.files import ChangeKind, FileChanged
 from holdfast.core.run.run import (
     CutCause,
     ModelAnswered,
@@ -49,6 +50,9 @@ FACTS: tuple[Fact, ...] = (
     CallSettled(
         run_id=RUN, call_id=CallId("c"), tool="t", outcome=Outcome.OK, text="x", duration_s=1.5
     ),
+    FileChanged(
+        run_id=RUN, call_id=CallId("c"), path="a", kind=ChangeKind.CREATED, added=1, after="0f"
+    ),
 )
 ASKED = ApprovalRequested(
     run_id=RUN,
@@ -69,6 +73,7 @@ SPARE = {
     RunQueued: {"model"},
     InputAdmitted: {"instructions", "metadata", "history", "idempotency"},
     CallSettled: {"duration_s", "cwd", "kept", "summary"},
+    FileChanged: {"added", "after", "mode_after", "binary"},
 }
 wrong = st.one_of(
     st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.just([[]]), st.just({"?": []})
@@ -94,7 +99,8 @@ def test_of_a_fact_with_a_damaged_field_the_rest_holds(fact: Fact, data: st.Data
 def test_a_field_that_makes_the_fact_what_it_is_cannot_be_done_without(
     fact: Fact, data: st.DataObject
 ) -> None:
-    fields = {f.name for f in msgspec.structs.fields(fact) if f.required} - SPARE[type(fact)]
+    required = {f.encode_name for f in msgspec.structs.fields(fact) if f.required}
+    fields = required - SPARE[type(fact)]
     damaged = _raw(fact) | {data.draw(st.sampled_from(sorted(fields))): [[]]}
     with pytest.raises(msgspec.ValidationError):
         codec.decode(msgspec.json.encode(damaged), codec.VERSION)
@@ -102,7 +108,7 @@ def test_a_field_that_makes_the_fact_what_it_is_cannot_be_done_without(
 
 @given(st.sampled_from(FACTS))
 def test_a_record_without_the_newer_fields_loads_with_their_defaults(fact: Fact) -> None:
-    required = {"kind", *(f.name for f in msgspec.structs.fields(fact) if f.required)}
+    required = {"kind", *(f.encode_name for f in msgspec.structs.fields(fact) if f.required)}
     old = {k: v for k, v in _raw(fact).items() if k in required}
     loaded = codec.decode(msgspec.json.encode(old), codec.VERSION)
     for field in msgspec.structs.fields(fact):

@@ -1,7 +1,9 @@
 """The file tools, as the model uses them."""
 
+import hashlib
 import json
 import os
+import stat
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -14,7 +16,8 @@ import pytest
 from anyio import to_thread
 
 from holdfast.core.approval.approval import Choice
-from holdfast.core.run.call import Kept, OnCrash
+from holdfast.core.run.call import OnCrash
+from holdfast.core.run.files import ChangeKind, FileChange
 from holdfast.core.run.run import Origin
 from holdfast.core.types import OPERATOR, CallId, RunId, SessionId, SessionKey
 from holdfast.engine.runs.prompt import system_prompt
@@ -157,17 +160,54 @@ async def test_binary_and_empty_files_are_described(context: Context, workspace:
     assert (await call(context, "read_file", path="empty")).text == "(empty file)"
 
 
-async def test_a_write_keeps_the_former_version(
-    context: Context, workspace: Path, blobs: Blobs
-) -> None:
+def name_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.promise("EDIT-01")
+async def test_a_write_keeps_both_versions(context: Context, workspace: Path, blobs: Blobs) -> None:
     first = await call(context, "write_file", path="./new/a.txt", content="one\n")
-    assert first == Done("Created new/a.txt (1 line, 4 bytes).", (Kept(path="new/a.txt"),))
-    path = str(workspace / "new/a.txt")
-    second = await call(context, "write_file", path=path, content="two\nthree")
+    created = FileChange(
+        path="new/a.txt",
+        kind=ChangeKind.CREATED,
+        added=1,
+        after=name_of(b"one\n"),
+        mode_after=stat.S_IFREG | 0o644,
+    )
+    assert first == Done("Created new/a.txt (1 line, 4 bytes).", (created,))
+    path = workspace / "new/a.txt"
+    path.chmod(0o750)
+    second = await call(context, "write_file", path=str(path), content="two\nthree")
     assert second.text == "Replaced new/a.txt (2 lines, 9 bytes)."
-    assert second.kept[0].path == "new/a.txt"
-    assert blobs.get(second.kept[0].blob) == b"one\n"
-    assert (workspace / "new/a.txt").read_text() == "two\nthree"
+    replaced = FileChange(
+        path="new/a.txt",
+        kind=ChangeKind.REPLACED,
+        added=2,
+        removed=1,
+        before=created.after,
+        after=name_of(b"two\nthree"),
+        mode_before=stat.S_IFREG | 0o750,
+        mode_after=stat.S_IFREG | 0o750,
+    )
+    assert second.changes == (replaced,)
+    assert (blobs.get(replaced.before), blobs.get(replaced.after)) == (b"one\n", b"two\nthree")
+    assert path.read_text() == "two\nthree"
+
+
+@pytest.mark.promise("EDIT-01")
+async def test_a_change_names_the_file_itself_and_not_a_link_on_the_way(
+    context: Context, workspace: Path
+) -> None:
+    (workspace / "real").mkdir()
+    (workspace / "link").symlink_to("real")
+    done = await call(context, "write_file", path="real/../real/a.bin", content="a\0b")
+    assert [(c.path, c.binary, c.added) for c in done.changes] == [("real/a.bin", True, 0)]
+
+
+async def test_a_write_of_the_same_content_is_no_change(context: Context, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("same\n")
+    done = await call(context, "write_file", path="a.txt", content="same\n")
+    assert done.changes == ()
 
 
 class FullDisk:
@@ -175,7 +215,7 @@ class FullDisk:
         raise OSError(28, "No space left on device")
 
 
-async def test_nothing_is_written_when_the_former_version_cannot_be_kept(
+async def test_nothing_is_written_when_the_versions_cannot_be_kept(
     context: Context, workspace: Path
 ) -> None:
     (workspace / "a.txt").write_text("old")
@@ -186,15 +226,19 @@ async def test_nothing_is_written_when_the_former_version_cannot_be_kept(
     assert os.listdir(workspace) == ["a.txt"]
 
 
-async def test_a_patch_changes_one_place_and_keeps_the_former_version(
+@pytest.mark.promise("EDIT-01")
+async def test_a_patch_changes_one_place_and_keeps_both_versions(
     context: Context, workspace: Path, blobs: Blobs
 ) -> None:
     former = b"a = 1\nb = 2\n\xff\n"
     (workspace / "a.py").write_bytes(former)
     done = await call(context, "patch", path="a.py", old="b = 2", new="b = 3")
     assert done.text == "Patched a.py: line 2."
-    assert blobs.get(done.kept[0].blob) == former
-    assert (workspace / "a.py").read_bytes() == b"a = 1\nb = 3\n\xff\n"
+    (change,) = done.changes
+    assert (change.kind, change.added, change.removed) == (ChangeKind.PATCHED, 1, 1)
+    assert blobs.get(change.before) == former
+    assert blobs.get(change.after) == b"a = 1\nb = 3\n\xff\n"
+    assert (workspace / "a.py").read_bytes() == blobs.get(change.after)
 
 
 async def test_a_patch_that_fits_more_than_once_asks_for_more_unless_all_are_meant(

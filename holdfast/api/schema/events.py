@@ -9,6 +9,16 @@ from holdfast.api.schema.runs import UsageObject
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})  # the last of a run
 
 
+class InstructionFileObject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file with instructions that a run reads, in the event `instructions.read`."""
+
+    path: str  # relative to the workspace; the user's own: absolute
+    sha256: str = ""  # of what was read of it
+    size: int = 0  # of the file, in bytes
+    own: bool = False  # the user's, not the project's
+    problem: str = ""  # why it was not read
+
+
 class Event(msgspec.Struct, frozen=True):
     """An event of a run or a session. A field that its kind does not have has its default."""
 
@@ -34,6 +44,13 @@ class Event(msgspec.Struct, frozen=True):
     choice: str = ""
     expires_at: float = 0.0
     sandbox: str = ""
+    path: str = ""  # of a changed file, below the workspace
+    kind: str = ""  # "created", "replaced", "patched" or "deleted"
+    added: int = 0  # lines
+    removed: int = 0
+    before: str = ""  # sha256 of the content before; empty: there was no file
+    after: str = ""  # sha256 of the content after; empty: there is no file
+    binary: bool = False
     process_id: str = ""
     how: str = ""
     exit_code: int | None = None
@@ -55,6 +72,7 @@ class Event(msgspec.Struct, frozen=True):
     next_model: str = ""
     wait_s: float = 0.0
     messages: int = 0
+    files: tuple[InstructionFileObject, ...] = ()
     usage: UsageObject | None = None
 
     @property

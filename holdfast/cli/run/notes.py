@@ -1,6 +1,8 @@
 """Notes about a run that the line mode and the full terminal share."""
 
-from holdfast.api.schema.events import Event
+from collections.abc import Sequence
+
+from holdfast.api.schema.events import Event, InstructionFileObject
 from holdfast.config import program
 from holdfast.core.text.escape import reveal
 
@@ -15,11 +17,37 @@ SMALL_MODEL = "small built-in model: it makes mistakes, so check what it says it
 NOT_ANSWERED = "… No answer in time; it was not run."
 
 
+def about_model(event: Event) -> str:
+    """Say what an event tells about the model and what it reads; empty: nothing."""
+    match event.event:
+        case "model.retry":
+            return retrying(event)
+        case "instructions.read":
+            return instructions(event)
+        case "context.compacted":
+            return compacted(event)
+        case _:
+            return ""
+
+
 def retrying(event: Event) -> str:
     """Say that a model failed, why, and what happens next."""
     wait = f" in {event.wait_s:.0f} s" if event.wait_s >= 1 else ""
     other = f"{reveal(event.next_model)}, " if event.next_model != event.model else "it again, "
     return f"… {reveal(event.reason)}; asking {other}attempt {event.attempt + 1}{wait}"
+
+
+def instructions(event: Event) -> str:
+    """Name the files with instructions that the model reads from now on."""
+    return f"… Instructions: {named(event.files)}"
+
+
+def named(files: Sequence[InstructionFileObject]) -> str:
+    """Name the files on one line; those that were not read with the reason."""
+    said = (
+        reveal(f.path) + (f" (not read: {reveal(f.problem)})" if f.problem else "") for f in files
+    )
+    return ", ".join(said) or "none any more"
 
 
 def compacted(event: Event) -> str:

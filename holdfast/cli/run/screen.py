@@ -174,12 +174,9 @@ class Plain:
                 self.note(f"● background process {event.process_id} wrote:{marked(event.lines)}")
             case "approval.expired":
                 self.note(notes.NOT_ANSWERED)
-            case "model.retry":
-                self.note(notes.retrying(event))
-            case "context.compacted" if event.messages:
-                self.note(notes.compacted(event))
             case _:
-                pass  # reasoning, steering: nothing a reader of the answer needs
+                if said := notes.about_model(event):
+                    self.note(said)  # else: nothing a reader of the answer needs
 
     def _tell_failed(self, event: Event) -> None:
         self.note(f"✗ {_called(event)} ({event.outcome or 'failed'}){_why(event)}")

@@ -286,12 +286,9 @@ class View:
                 return [self.note(f"… {approval.answered(event.choice)}")]
             case "approval.expired":
                 return [self.note(notes.NOT_ANSWERED)]
-            case "model.retry":
-                return [*self._flush(), self.note(notes.retrying(event))]
-            case "context.compacted" if event.messages:
-                return [*self._flush(), self.note(notes.compacted(event))]
             case _:
-                return []
+                said = notes.about_model(event)
+                return [*self._flush(), self.note(said)] if said else []
 
     def live(self, spinner: str, *, asks: bool = False) -> list[str]:
         """Draw what is not final; while the run `asks`, it is not thinking."""

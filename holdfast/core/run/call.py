@@ -57,7 +57,7 @@ class OnCrash(StrEnum):
 
 
 class Kept(Fact, omit_defaults=True):
-    """The previous version of a file that a call changed, for undo."""
+    """The previous version of a file that a call changed: before there was `FileChanged`."""
 
     path: str
     blob: str = ""  # empty: there was no file before
@@ -100,7 +100,7 @@ class CallSettled(Fact, tag="call.settled", omit_defaults=True):
     text: str
     duration_s: float = 0.0
     cwd: str = ""
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[Kept, ...] = ()  # no longer written
     summary: str = ""  # for people: how it ended, if the outcome does not tell
 
 

@@ -22,6 +22,7 @@ from holdfast.core.run.context import ContextExceeded, HistoryCompacted
 from holdfast.core.run.limits import Limits, StopRetrying
 from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelAsked, ModelFailed, Run
 from holdfast.core.session.compaction import Filling
+from holdfast.core.session.instructions import room, section
 from holdfast.core.types import Fact, RunId, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs.breaker import Breaker
@@ -283,6 +284,7 @@ class Asking:
         return system_prompt(
             loaded.session.workspace,
             instructions,
+            files=section(transcript.files, room(candidate.window, candidate.profile.instructions)),
             imported=transcript.imported,
             standing=candidate.profile.prompt or STANDING,
         )

@@ -3,6 +3,7 @@
 from holdfast.core.approval.approval import ApprovalWithdrawn
 from holdfast.core.run import run
 from holdfast.core.run.call import CallSettled
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.process import ProcessStarted
 from holdfast.core.run.run import Run
 from holdfast.core.types import Fact, RunId
@@ -10,7 +11,8 @@ from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Pending
 
-_AFTER_A_CUT = (CallSettled, ProcessStarted, ApprovalWithdrawn)  # results that are in already
+# Results that are in already.
+_AFTER_A_CUT = (CallSettled, FileChanged, ProcessStarted, ApprovalWithdrawn)
 
 
 class Cut(HoldfastError):

@@ -1,10 +1,16 @@
 """Outcomes of calls, as facts."""
 
+from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
+from holdfast.core.redaction import Redactor
 from holdfast.core.run import call as machine
+from holdfast.core.run import files
 from holdfast.core.run.call import Call, CallParked, CallSettled, OnCrash, Outcome
 from holdfast.core.run.child import ChildBegun
+from holdfast.core.run.files import FileChange, FileChanged
 from holdfast.core.run.process import ProcessStarted
 from holdfast.core.types import RunId
 from holdfast.tools.tool import Background, Context, Delegated, Park, Tool
@@ -26,6 +32,20 @@ def settled(
         outcome=outcome,
         text=plain(text),
         duration_s=round(duration_s, 6),
+    )
+
+
+def changes(
+    context: Context, made: Iterable[FileChange], redactor: Redactor
+) -> tuple[FileChanged, ...]:
+    """The files that it changed. A secret in a path is removed; then undo does not find the file."""
+    return tuple(
+        files.changed(
+            context.run_id,
+            context.call_id,
+            replace(change, path=plain(redactor.clean(change.path))),
+        )
+        for change in made
     )
 
 

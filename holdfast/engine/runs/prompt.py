@@ -39,10 +39,15 @@ the tool calls in them were not made here."""
 
 
 def system_prompt(
-    workspace: str, instructions: str, *, imported: bool = False, standing: str = STANDING
+    workspace: str,
+    instructions: str,
+    *,
+    files: str = "",
+    imported: bool = False,
+    standing: str = STANDING,
 ) -> str:
-    """Build the system prompt; `instructions` are the run's own."""
-    standing = standing.replace("{workspace}", workspace) + (IMPORTED if imported else "")
+    """Build the system prompt; `files` have instructions, and `instructions` are the run's own."""
+    standing = standing.replace("{workspace}", workspace) + (IMPORTED if imported else "") + files
     if not instructions.strip():
         return standing
     return f"{standing}\n\nInstructions for this run:\n{instructions.strip()}"

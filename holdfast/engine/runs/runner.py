@@ -1,7 +1,7 @@
-"""The loop: fold, ask `next_step`, perform it, append the facts. There is no other way.
+"""The loop: fold, ask `next_step`, perform it, append the facts.
 
-A run that starts, one that goes on after a crash and one that was woken after days go
-through this loop alike; it does not know which it is, the fold does.
+A new run, a run that continues after a crash and one that waited for days all use this loop. The
+difference is in the fold, not here.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -10,7 +10,8 @@ from holdfast.core.inbox import InputPromoted
 from holdfast.core.run import run
 from holdfast.core.run.call import Call
 from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunFailed
-from holdfast.core.session import answers, placement
+from holdfast.core.session import answers, instructions, placement
+from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.session import current, give_up
 from holdfast.core.types import Fact, InputId, RunId
 from holdfast.engine.runs import outcomes
@@ -23,7 +24,7 @@ from holdfast.engine.sessions import LoadedSession, Sessions
 
 
 class Runner:
-    """Drives one session at a time as far as it goes; shared by all drives."""
+    """Drives a session as far as possible; shared by all drives."""
 
     def __init__(
         self,
@@ -32,12 +33,14 @@ class Runner:
         asking: Asking,
         posture: Callable[[], str],
         release: Callable[[LoadedSession, RunId], Awaitable[None]],
+        find_instructions: Callable[[str], Awaitable[Sequence[InstructionFile]]],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
         self._asking = asking
         self._posture = posture
-        self._release = release  # what a stopped run alone holds
+        self._release = release  # ends the processes and child runs of a stopped run
+        self._find_instructions = find_instructions  # for a workspace
 
     async def drive(self, drive: Drive) -> None:
         """Perform steps until there is nothing to do but wait for another fact."""
@@ -57,11 +60,10 @@ class Runner:
                 return
 
     async def _perform(self, at: DrivenRun, now: Run) -> bool:
-        """Perform one step. False: there is nothing to do until another fact is appended."""
+        """Perform one step; return False if there is nothing to do until another fact arrives."""
         match run.next_step(now):
-            case run.StartRun(inputs=inputs):
-                started = run.RunStarted(run_id=at.id, sandbox=self._posture())
-                at.record(started, *_read(at.id, inputs))
+            case run.StartRun():
+                await self._start(at)
             case run.Resume(cause=cause):
                 self._resume(at, cause)
             case run.Read(inputs=inputs):
@@ -86,6 +88,16 @@ class Runner:
                 return False
         return True
 
+    async def _start(self, at: DrivenRun) -> None:
+        """Read the files with instructions, then record the start; or nothing, if all changed."""
+        files = await self._find_instructions(at.loaded.session.workspace)
+        now = at.now
+        step = run.next_step(now) if now is not None else None
+        if isinstance(step, run.StartRun):  # it may have been stopped meanwhile
+            started = run.RunStarted(run_id=at.id, sandbox=self._posture())
+            read = instructions.news(at.loaded.transcript.files, at.id, files)
+            at.record(started, *read, *_read(at.id, step.inputs))
+
     async def _abort(self, at: DrivenRun, calls: Sequence[Call]) -> None:
         """End what the calls of a stopped run left behind, then record how they ended."""
         await self._calls.abort(at, calls)
@@ -102,7 +114,7 @@ class Runner:
         at.record(*facts)
 
     async def _end(self, at: DrivenRun, ending: run.RunCancelled | RunFailed, reason: str) -> None:
-        """End a run that will not read its inputs any more."""
+        """End a run; it reads no more inputs."""
         session = at.loaded.session
         now = session.runs[at.id]
         next_one = placement.requeue_unread(session, now) if isinstance(ending, RunFailed) else ()
@@ -114,7 +126,7 @@ class Runner:
         await self._end(at, failed, code)
 
     async def _take(self, at: DrivenRun, found: ModelAnswered | GaveUp | None) -> None:
-        """Record what came of asking; None: nothing, the fold says what to do."""
+        """Record the result of asking the model; None: `next_step` says what to do."""
         match found:
             case ModelAnswered():
                 await self._take_answer(at, found)
@@ -124,9 +136,9 @@ class Runner:
                 return
 
     async def _take_answer(self, at: DrivenRun, answered: ModelAnswered) -> None:
-        """Record the model's answer, unless the run is being stopped: then it is not shown.
+        """Record the model's answer, with the end of the run if nothing is left to do.
 
-        The end of the run is recorded with it, if nothing is left to do.
+        If the run is being stopped, the answer is dropped.
         """
         if (now := at.now) is None:
             raise Cut

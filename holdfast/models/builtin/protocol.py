@@ -30,6 +30,7 @@ REPEATS = 2  # the same call with the same result: then it has to answer
 PROFILE = Profile(
     tools=("list_files", "read_file", "write_file", "patch", "search_files", "terminal"),
     prompt="You are Holdfast, an agent.",
+    instructions=1_200,  # it is slow to read, and follows little of it
     cautious=True,
     banner="small built-in model: it makes mistakes, so check what it says it did",
 )

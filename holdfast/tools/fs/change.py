@@ -11,10 +11,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.run.files import ChangeKind, FileChange
+from holdfast.core.text import diff
+from holdfast.core.text.diff import Version
 from holdfast.core.text.escape import escape
 from holdfast.errors import ToolFailed
 from holdfast.tools.fs.search import Path
-from holdfast.tools.tool import SURROGATE
+from holdfast.tools.tool import SURROGATE, BlobStore
 
 MAX_SHOWN = 16 * 1024  # characters of a change that a user can be asked about
 
@@ -99,3 +102,22 @@ def encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise ToolFailed(SURROGATE) from None
+
+
+def stored(
+    blobs: BlobStore, path: str, kind: ChangeKind, before: Version, after: Version
+) -> FileChange:
+    """Store both versions of a file durably, and return the change between them. Blocks."""
+    names = ["" if v.content is None else blobs.put(v.content) for v in (before, after)]
+    counts = diff.count(before.content, after.content)
+    return FileChange(
+        path=path,
+        kind=kind,
+        added=counts.added,
+        removed=counts.removed,
+        before=names[0],
+        after=names[1],
+        mode_before=before.mode,
+        mode_after=after.mode,
+        binary=counts.binary,
+    )

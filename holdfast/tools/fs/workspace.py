@@ -232,7 +232,8 @@ class Slot:
     """A name in an open directory, and the file that was there when it was opened.
 
     `real` is its path from the root, without links. If `why` is not empty, the user must have
-    approved the write.
+    approved the write. `former` is its content, and `former_mode` its st_mode; `mode` is that of
+    the file that will replace it.
     """
 
     def __init__(self, directory: int, name: str, real: str, why: str, *, mode: int) -> None:
@@ -240,8 +241,9 @@ class Slot:
         self._directory = directory
         self._name = name
         self._seen: tuple[int, ...] | None = None
-        self._mode = mode
+        self.mode = stat.S_IFREG | mode
         self.former: bytes | None = None
+        self.former_mode = 0
         try:
             fd = os.open(name, _FILE | os.O_NOFOLLOW, dir_fd=directory)
         except FileNotFoundError:
@@ -253,7 +255,8 @@ class Slot:
             if state.st_size > MAX_FILE:
                 raise OSError(errno.EFBIG, "")
             self._seen = _identity(state)
-            self._mode = state.st_mode & 0o777
+            self.former_mode = state.st_mode
+            self.mode = stat.S_IFREG | state.st_mode & 0o777
             self.former = file.read(MAX_FILE)
 
     def replace(self, data: bytes) -> None:
@@ -263,7 +266,7 @@ class Slot:
         try:
             with os.fdopen(fd, "wb", buffering=0) as file:
                 _write_all(file.fileno(), data)
-                os.fchmod(file.fileno(), self._mode)
+                os.fchmod(file.fileno(), stat.S_IMODE(self.mode))
                 os.fsync(file.fileno())
             if self._now() != self._seen:
                 raise OSError(errno.ESTALE, "")

@@ -11,12 +11,14 @@ import pytest
 
 from holdfast.core.events import Record
 from holdfast.core.messages import Proposal, ToolResult
+from holdfast.core.redaction import REDACTED, Redactor
 from holdfast.core.run.call import CallParked, CallSettled, CallStarted, OnCrash, Outcome
+from holdfast.core.run.files import ChangeKind, FileChange, FileChanged, changed
 from holdfast.core.run.run import RunCompleted, RunPhase
 from holdfast.engine.runs.calls import PREVIEW, RESULT
 from holdfast.errors import ToolFailed
 from holdfast.tools import tool as tools
-from holdfast.tools.tool import Context, Done, Effect, Park, Tool, ToolFailure, free
+from holdfast.tools.tool import Context, Done, Effect, Park, Tool, ToolFailure, Unknown, free
 from tests.engine.workshop import (
     ME,
     PATIENCE_S,
@@ -31,6 +33,9 @@ from tests.engine.workshop import (
 )
 
 pytestmark = pytest.mark.anyio
+
+
+SECRET = "sk-very-secret-key"
 
 
 class Name(msgspec.Struct):
@@ -292,3 +297,43 @@ async def test_a_call_that_parks_holds_no_place_and_its_run_can_be_stopped(tmp_p
         assert [f.outcome for f in settled(records)] == [Outcome.ABORTED]
         assert (await service.run(ME, run_id)).status is RunPhase.CANCELLED
     assert len(model.requests) == 1
+
+
+CHANGE = FileChange(
+    path="a/b.py", kind=ChangeKind.PATCHED, added=2, removed=1, before="0", after="1"
+)
+
+
+@pytest.mark.promise("EDIT-01")
+@pytest.mark.parametrize(
+    "outcome", [Done("x", (CHANGE,)), ToolFailure("x", (CHANGE,)), Unknown("x", (CHANGE,))]
+)
+async def test_changed_files_are_recorded_directly_before_the_outcome(
+    outcome: tools.Outcome, tmp_path: Path
+) -> None:
+    async def edit(context: Context, asked: Name) -> tools.Outcome:
+        return outcome
+
+    kit = [made("edit", edit, Effect.WRITE, OnCrash.UNKNOWN)]
+    records = await ask(tmp_path, kit, call("edit"))
+    at = next(i for i, r in enumerate(records) if isinstance(r.fact, CallSettled))
+    before, end = records[at - 1], records[at]
+    assert isinstance(before.fact, FileChanged) and isinstance(end.fact, CallSettled)
+    assert before.fact == changed(before.fact.run_id, end.fact.call_id, CHANGE)
+    assert (end.seq, end.at) == (before.seq + 1, before.at)  # one append
+
+
+@pytest.mark.promise("EDIT-01")
+async def test_a_secret_in_a_path_is_not_recorded(tmp_path: Path) -> None:
+    async def edit(context: Context, asked: Name) -> Done:
+        return Done("x", (msgspec.structs.replace(CHANGE, path=f"a/{SECRET}\udcff.txt"),))
+
+    model = Told()
+    kit = [made("edit", edit, Effect.WRITE, OnCrash.UNKNOWN)]
+    async with serving(tmp_path, model, tools=kit, redactor=Redactor([SECRET])) as service:
+        run_id = await submit(service, "go")
+        (await model.asked(1)).answer("", call("edit"))
+        (await model.asked(2)).answer("done")
+        records = await follow(service, run_id)
+    paths = [r.fact.path for r in records if isinstance(r.fact, FileChanged)]
+    assert paths == [f"a/{REDACTED}?.txt"]

@@ -1,0 +1,62 @@
+"""Changes of files as facts, and their net effect."""
+
+import pytest
+
+from holdfast.core.run.files import ChangeKind, FileChange, changed, combine
+from holdfast.core.types import CallId, RunId
+
+pytestmark = pytest.mark.promise("EDIT-01")
+
+CREATED, REPLACED, PATCHED, DELETED = ChangeKind
+REGULAR, EXECUTABLE = 0o100644, 0o100755
+
+
+def change(path: str, kind: ChangeKind, before: str, after: str, mode: int = REGULAR) -> FileChange:
+    return FileChange(
+        path=path,
+        kind=kind,
+        added=1,
+        removed=2,
+        before=before,
+        after=after,
+        mode_before=REGULAR if before else 0,
+        mode_after=mode if after else 0,
+    )
+
+
+def test_a_change_becomes_a_fact_of_its_call() -> None:
+    made = change("a", PATCHED, "1", "2")
+    fact = changed(RunId("r"), CallId("c"), made)
+    assert (fact.run_id, fact.call_id) == ("r", "c")
+    assert combine([fact]) == combine([made]) == [made]
+
+
+@pytest.mark.parametrize(
+    ("changes", "net"),
+    [
+        ([("1", "2", PATCHED), ("2", "3", PATCHED)], ("1", "3", PATCHED)),
+        ([("1", "2", PATCHED), ("2", "3", REPLACED)], ("1", "3", REPLACED)),
+        ([("", "2", CREATED), ("2", "3", PATCHED)], ("", "3", CREATED)),
+        ([("1", "2", PATCHED), ("2", "", DELETED)], ("1", "", DELETED)),
+        ([("1", "", DELETED), ("", "2", CREATED)], ("1", "2", REPLACED)),
+    ],
+)
+def test_several_changes_of_one_file_are_one(
+    changes: list[tuple[str, str, ChangeKind]], net: tuple[str, str, ChangeKind]
+) -> None:
+    (found,) = combine([change("a", kind, before, after) for before, after, kind in changes])
+    assert (found.before, found.after, found.kind) == net
+    assert (found.added, found.removed) == (0, 0)  # of the net change they are not known
+
+
+def test_a_file_that_is_as_it_was_is_left_out_and_the_others_are_in_order() -> None:
+    made = [
+        change("z", PATCHED, "1", "2"),
+        change("b", PATCHED, "1", "2"),
+        change("a", CREATED, "", "5"),
+        change("b", REPLACED, "2", "1"),
+        change("gone", CREATED, "", "6"),
+        change("gone", DELETED, "6", ""),
+        change("run", REPLACED, "7", "7", EXECUTABLE),
+    ]
+    assert [c.path for c in combine(made)] == ["a", "run", "z"]
