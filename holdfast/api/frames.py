@@ -20,6 +20,7 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, M
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted, describe_end
 from holdfast.core.run.run import (
     MessageVoided,
@@ -133,6 +134,8 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 **({"summary": fact.summary} if fact.summary else {}),
                 **({"detail": _head(fact.text)} if fact.outcome is not Outcome.OK else {}),
             }
+        case FileChanged():
+            return "file.changed", _change(fact)
         case RunFailed():
             return "run.failed", {"error": fact.error, "code": fact.code}
         case RunCancelled():
@@ -141,10 +144,24 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return _model_event(fact) or _approval_event(fact)
 
 
+<<<<<<< HEAD
 def _head(text: str) -> str:
     """The first lines of a failed call's result."""
     lines = text.strip().splitlines()[:DETAIL_LINES]
     return "\n".join(lines)[:DETAIL]
+=======
+def _change(fact: FileChanged) -> dict[str, object]:
+    return {
+        "call_id": fact.call_id,
+        "path": fact.path,
+        "kind": fact.kind,
+        "added": fact.added,
+        "removed": fact.removed,
+        "before": fact.before,
+        "after": fact.after,
+        "binary": fact.binary,
+    }
+>>>>>>> main
 
 
 def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:

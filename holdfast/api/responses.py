@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.events import InstructionFileObject
 from holdfast.api.schema.runs import (
     ContentPart,
@@ -24,7 +25,7 @@ from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunCompleted, RunFailed, RunPhase
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.types import OPERATOR, Owner, Usage
-from holdfast.gateway import RunView, SessionSummary
+from holdfast.gateway import FileDiff, RunView, SessionSummary
 
 _LAST_EVENT = {
     "call.asked": "approval.request",
@@ -50,6 +51,25 @@ def usage_object(usage: Usage) -> UsageObject:
         usage.total_tokens,
         usage.cached_tokens or msgspec.UNSET,
         round(usage.cost_usd, 6) if usage.cost_usd else msgspec.UNSET,
+    )
+
+
+def diff_object(diff: FileDiff) -> FileDiffObject:
+    """The net change of a file."""
+    change = diff.change
+    return FileDiffObject(
+        path=change.path,
+        kind=change.kind,
+        added=change.added,
+        removed=change.removed,
+        before=change.before,
+        after=change.after,
+        mode_before=change.mode_before,
+        mode_after=change.mode_after,
+        binary=change.binary,
+        diff=diff.text,
+        cut=diff.cut,
+        pruned=diff.pruned,
     )
 
 

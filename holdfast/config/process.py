@@ -127,6 +127,11 @@ def folds_again() -> bool:
     return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
 
 
+def notifies_by_777() -> bool:
+    """Tell whether the terminal takes a notification as OSC 777, not as OSC 9."""
+    return "VTE_VERSION" in os.environ or os.environ.get("TERM", "").startswith(("rxvt", "foot"))
+
+
 def debugging() -> bool:
     """Tell whether the user wants to see our traces (HOLDFAST_DEBUG=1)."""
     return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")

@@ -141,9 +141,10 @@ class TerminalSettings:
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """The conversation at a terminal: what words do to a run at work."""
+    """The conversation at a terminal."""
 
-    busy: config_channels.Busy = Busy.INTERRUPT
+    busy: config_channels.Busy = Busy.INTERRUPT  # what a message does to an active run
+    notify: Flag = True  # bell and notification: a question opens, a long run ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,17 @@ fact as it is enqueued, and facts are redacted before that. Decisions are made o
 are shown the fold of what is committed (`LoadedSession.committed`). `change` loads, decides and
 appends, with no await between the decision and its record. A failed commit voids every fold, and
 callers load the session again. Idle sessions stay in memory for a while, so that a long
-conversation is not read for each turn; one that waits for a place with big inputs leaves at once,
-and is loaded again when it has one.
+conversation is not read for each turn. A session that waits for a place with big inputs leaves
+memory at once, and is loaded again when it has a place.
+
+A session with a compacted history is loaded from its checkpoint, which the compaction leaves: the
+facts before that are not read, however many they are. Its transcript then serves the model; `whole`
+reads the rest for people, and `load_whole` for decisions about earlier messages.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import anyio
 
@@ -20,20 +25,21 @@ from holdfast.core.events import TERMINAL, Delta, ToolProgress
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import run as run_machine
 from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.run.context import HistoryCompacted
 from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunInterrupted
-from holdfast.core.session import replies
+from holdfast.core.session import checkpoint, replies
 from holdfast.core.session import session as session_machine
-from holdfast.core.session.history import MESSAGE_FACTS, Transcript
+from holdfast.core.session.history import MESSAGE_FACTS, MessagesLeftOut, Transcript
 from holdfast.core.session.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.errors import JournalUnavailable
-from holdfast.journal.journal import Conflict, Journal, Pending, RunRow
+from holdfast.journal.journal import Conflict, Journal, Pending, RunRow, StreamRow
 
 KEEP_IDLE = 256
 RETRY_CONFLICTS = 5
-BIG = 64 * 1024  # bytes of inputs with which a session that only waits leaves memory
+BIG = 64 * 1024  # a session that only waits leaves memory if its inputs have more bytes
 
 _DRIVEN = frozenset({run_machine.RunPhase.QUEUED, run_machine.RunPhase.RUNNING})
 _ENDS: frozenset[type[Fact]] = frozenset(TERMINAL)
@@ -64,6 +70,7 @@ class LoadedSession:
 
     __slots__ = (
         "_ahead",
+        "begins_at",
         "head",
         "key",
         "last_at",
@@ -82,24 +89,33 @@ class LoadedSession:
         self.head = head
         self.last_at = last_at  # when its last record was written
         self.transcript = Transcript()
+        self.begins_at = 0  # the number of the fact after which it was read
         self.partial = 0  # the turn whose text has been streamed but not answered
         self.pins = 0
         self._ahead: list[tuple[Pending, Session]] = []  # on their way, and what was before each
         self.void = False
 
     def move(self, after: Session, pending: Pending, at: float) -> None:
-        """Go on to the session that the facts of `pending` lead to."""
+        """Replace the session by the one after the facts of `pending`."""
         self._settle()
         self._ahead.append((pending, self.session))
         self.session, self.head, self.last_at = after, pending.seq, at
 
+    def take(self, facts: Sequence[Fact]) -> None:
+        """Add their messages to the transcript."""
+        for fact in facts:
+            if type(fact) in _IN_TRANSCRIPT:
+                self.transcript.add(fact)
+            if type(fact) in _END_PARTIAL:
+                self.partial = 0
+
     def committed(self) -> Session:
-        """The session as the journal has it: all that a reader may be shown."""
+        """Return the session as the journal has it: a reader may see no more."""
         self._settle()
         return self._ahead[0][1] if self._ahead else self.session
 
     async def landed(self) -> None:
-        """Return when all that was appended so far is durable; raise if it failed."""
+        """Wait until everything appended so far is durable; raise if that failed."""
         if self._ahead:
             await self._ahead[-1][0].wait()
 
@@ -126,18 +142,25 @@ Decide = Callable[[LoadedSession | None], Sequence[Fact]]
 
 
 class _Loading:
-    """A block that keeps one session in memory. A class, because every drive enters one."""
+    """A block that keeps one session in memory. A class is faster, and every drive enters one."""
 
-    __slots__ = ("_key", "_loaded", "_sessions")
+    __slots__ = ("_key", "_loaded", "_sessions", "_whole")
 
-    def __init__(self, sessions: "Sessions", key: SessionKey) -> None:
+    def __init__(self, sessions: "Sessions", key: SessionKey, *, whole: bool = False) -> None:
         self._sessions = sessions
         self._key = key
+        self._whole = whole
         self._loaded: LoadedSession | None = None
 
     async def __aenter__(self) -> LoadedSession | None:
-        self._loaded = await self._sessions.pin(self._key)
-        return self._loaded
+        self._loaded = loaded = await self._sessions.pin(self._key)
+        if self._whole and loaded is not None:
+            try:
+                loaded.transcript = await self._sessions.whole(loaded)
+            except BaseException:
+                self._sessions.unpin(loaded)
+                raise
+        return loaded
 
     async def __aexit__(self, *raised: object) -> None:
         if self._loaded is not None:
@@ -176,11 +199,11 @@ class Sessions:
         self.counts.update(row.status for row in unfinished if row.key not in self._loaded)
 
     def key_of(self, stream: int) -> SessionKey | None:
-        """The session a stream belongs to, if it is in memory."""
+        """Return the session of a stream, if it is in memory."""
         return self._by_stream.get(stream)
 
     def running(self, run_id: RunId) -> tuple[LoadedSession, Run] | None:
-        """The fold of an unfinished run, if it is in memory."""
+        """Return the fold of an unfinished run, if it is in memory."""
         if (key := self._by_run.get(run_id)) is None or (loaded := self._loaded.get(key)) is None:
             return None
         found = loaded.session.runs.get(run_id)
@@ -190,15 +213,40 @@ class Sessions:
         """Load the session and keep it in memory for the block; None if there is none."""
         return _Loading(self, key)
 
+    def load_whole(self, key: SessionKey) -> "_Loading":
+        """The same, with the whole transcript: to undo messages, or to decide about earlier ones."""
+        return _Loading(self, key, whole=True)
+
+    async def whole(self, loaded: LoadedSession) -> Transcript:
+        """Return its whole transcript as it is when this returns. Do not change it."""
+        if loaded.transcript.added is None:
+            return loaded.transcript
+        upto = loaded.begins_at
+        before = await self._journal.facts(loaded.stream, MESSAGE_FACTS, (), upto=upto)
+        added = loaded.transcript.added
+        if added is None:  # another caller was faster
+            return loaded.transcript
+        whole = Transcript()
+        for fact in chain((record.fact for record in before), added):
+            whole.add(fact)
+        return whole
+
     async def change(self, key: SessionKey, decide: Decide) -> None:
         """Load the session, decide, and append the facts; durable when this returns.
 
         Nothing comes between the decision and its record. `decide` gets None if there is no such
         session, and is called again if the session has moved on since it was loaded.
         """
+        await self._change(lambda: self.load(key), decide)
+
+    async def change_whole(self, key: SessionKey, decide: Decide) -> None:
+        """The same, with the whole transcript: to undo messages, or to decide about earlier ones."""
+        await self._change(lambda: self.load_whole(key), decide)
+
+    async def _change(self, load: Callable[[], "_Loading"], decide: Decide) -> None:
         for _ in range(RETRY_CONFLICTS):
             try:
-                async with self.load(key) as loaded:
+                async with load() as loaded:
                     facts = decide(loaded)
                     if loaded is not None and facts:
                         await self.append(loaded, *facts).wait()
@@ -216,7 +264,7 @@ class Sessions:
         return loaded
 
     def unpin(self, loaded: LoadedSession) -> None:
-        """Let go of what `pin` returned."""
+        """Release what `pin` returned."""
         loaded.pins -= 1
         self.rest(loaded)
 
@@ -242,7 +290,7 @@ class Sessions:
             if type(fact) in _ENDS and after.ended is not None:
                 ended.append(after.ended)
         if reported and self._split is not None:
-            # What chats are to hear of it is queued with it: nothing can come between.
+            # The messages to chats about it are queued in the same append.
             facts += replies.messages(before, after, facts, self._split)
         if after.runs is before.runs:
             changed = ended
@@ -254,11 +302,9 @@ class Sessions:
             self._discard(loaded)  # the next caller loads it again
             raise
         loaded.move(after, pending, now)
-        for fact in facts:
-            if type(fact) in _IN_TRANSCRIPT:
-                loaded.transcript.add(fact)
-            if type(fact) in _END_PARTIAL:
-                loaded.partial = 0
+        loaded.take(facts)
+        if HistoryCompacted in map(type, facts):
+            self._keep_checkpoint(loaded)
         if changed:
             self._count(loaded, before, changed)
             if not loaded.pins:
@@ -275,7 +321,7 @@ class Sessions:
         loaded.head = self._journal.delta(loaded.stream, loaded.last_at, delta)
 
     def rest(self, loaded: LoadedSession) -> None:
-        """Let it leave memory, unless others still need it."""
+        """Let it leave memory, unless something still needs it."""
         if not loaded.void and self._loaded.get(loaded.key) is loaded:
             self._rest(loaded)
             if self._sizes and self._only_waits(loaded):
@@ -334,12 +380,40 @@ class Sessions:
         row = await self._journal.stream_of(key)
         if row is None:
             return None
-        loaded = LoadedSession(Session(key), row.stream, row.head, row.last_at)
         runs = await self._journal.open_runs(row.stream)
+        loaded = await self._fold_from_checkpoint(row, runs)
+        if loaded is None:
+            loaded = LoadedSession(Session(key), row.stream, row.head, row.last_at)
+            await self._follow(loaded, runs)
+            if loaded.transcript.compacted is not None:
+                self._keep_checkpoint(loaded)
+        for run in loaded.session.runs.values():
+            turn = run.turn + 1
+            if run.driven and await self._journal.has_deltas(row.stream, run.id, turn):
+                loaded.partial = turn
+        return loaded
+
+    async def _fold_from_checkpoint(
+        self, row: StreamRow, runs: Sequence[RunId]
+    ) -> LoadedSession | None:
+        """Go on from the checkpoint, if there is one and nothing was undone from before it."""
+        kept = await self._journal.checkpoint(row.stream)
+        if kept is None or (found := checkpoint.decode(kept[1])) is None:
+            return None
+        session = checkpoint.with_runs(found.session, frozenset(runs))
+        loaded = LoadedSession(session, row.stream, row.head, row.last_at)
+        loaded.transcript, loaded.begins_at = Transcript.restored(found.excerpt), kept[0]
+        try:
+            await self._follow(loaded, runs)
+        except MessagesLeftOut:
+            return None
+        return loaded
+
+    async def _follow(self, loaded: LoadedSession, runs: Sequence[RunId]) -> None:
+        """Apply the facts after those it begins with. `runs` are unfinished."""
         unfinished = frozenset(runs)
-        facts = await self._journal.facts(row.stream, (*MESSAGE_FACTS, *_SESSION_FACTS), runs)
-        session = loaded.session
-        for record in facts:
+        kinds, session = (*MESSAGE_FACTS, *_SESSION_FACTS), loaded.session
+        for record in await self._journal.facts(loaded.stream, kinds, runs, after=loaded.begins_at):
             loaded.transcript.add(record.fact)
             run_id = getattr(record.fact, "run_id", None)
             if run_id is None or run_id in unfinished:
@@ -347,11 +421,10 @@ class Sessions:
             else:
                 session = session_machine.evolve_lasting(session, record.fact)
         loaded.session = session
-        for run in session.runs.values():
-            turn = run.turn + 1
-            if run.driven and await self._journal.has_deltas(row.stream, run.id, turn):
-                loaded.partial = turn
-        return loaded
+
+    def _keep_checkpoint(self, loaded: LoadedSession) -> None:
+        if (data := checkpoint.encode(loaded.session, loaded.transcript)) is not None:
+            self._journal.keep_checkpoint(loaded.stream, loaded.head, data)
 
     def _keep(self, loaded: LoadedSession) -> None:
         self._loaded[loaded.key] = loaded

@@ -73,6 +73,7 @@ class Batch:
         "_loop",
         "_settled",
         "_waiting",
+        "checkpoints",
         "data",
         "entries",
         "error",
@@ -90,6 +91,7 @@ class Batch:
         self.tails: dict[int, Growing] = {}  # the last entry of a stream, if it may grow
         self.runs: dict[RunId, Row] = {}
         self.keys: dict[int, SessionKey] = {}
+        self.checkpoints: dict[int, Row] = {}
         self.records: list[Record] = []
         self.full = False  # it has a fact that must survive a power failure
         self.error: JournalUnavailable | None = None
@@ -106,7 +108,7 @@ class Batch:
         The content is dropped, so that references to this batch do not keep it in memory.
         """
         self.entries, self.data, self.records = [], [], []
-        self.tails, self.runs, self.keys = {}, {}, {}
+        self.tails, self.runs, self.keys, self.checkpoints = {}, {}, {}, {}
         self._settled = True
         for waiter in self._waiting:
             if not waiter.done():

@@ -41,6 +41,8 @@ from holdfast.core.types import (
 from holdfast.errors import JournalUnavailable
 from holdfast.gateway import AskedPlace
 
+LAST = 2**63 - 1  # higher than any number of a record
+
 
 class Conflict(JournalUnavailable):
     """The stream has moved on since the caller loaded it: load it again and decide again."""
@@ -176,9 +178,23 @@ class Journal(Protocol):
         """
 
     async def facts(
-        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+        self,
+        stream: int,
+        kinds: Sequence[type[Fact]],
+        runs: Sequence[RunId],
+        after: int = 0,
+        upto: int = LAST,
     ) -> list[Record]:
-        """Return all facts of these kinds or of these runs, in order, without deltas."""
+        """Return all facts of these kinds or of these runs, in order, without deltas.
+
+        Only those that are numbered higher than `after`, and not higher than `upto`.
+        """
+
+    def keep_checkpoint(self, stream: int, seq: int, data: bytes) -> None:
+        """Keep what the facts up to `seq` led to; committed with the next facts, after those."""
+
+    async def checkpoint(self, stream: int) -> tuple[int, bytes] | None:
+        """Return the last one that was kept, and its number."""
 
     async def open_runs(self, stream: int) -> list[RunId]:
         """Return the stream's unfinished runs."""

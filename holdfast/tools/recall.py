@@ -29,7 +29,7 @@ class Recall(msgspec.Struct):
 
 async def recall(context: Context, asked: Recall) -> Outcome:
     """Return one page of the result."""
-    text = context.result_of(CallId(asked.call))
+    text = await context.result_of(CallId(asked.call))
     if text is None:
         return ToolFailure(NO_RESULT.format(call=asked.call))
     page = text[asked.offset : asked.offset + PAGE]

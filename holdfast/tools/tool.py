@@ -147,6 +147,17 @@ class BlobStore(Protocol):
         """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
 
 
+class VersionStore(BlobStore, Protocol):
+    """The same, to read from too."""
+
+    def get(self, name: str) -> bytes:
+        """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
+
+
+async def _no_result(call_id: CallId) -> None:
+    """Find no result of an earlier call."""
+
+
 class Context(Value):
     """The environment of one call: its session, run, workspace and services."""
 
@@ -166,7 +177,7 @@ class Context(Value):
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
-    result_of: Callable[[CallId], str | None] = lambda call_id: None  # of an earlier call
+    result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call
     confirm_writes: bool = False  # a person confirms each write of this run
     unasked: bool = False  # it runs only because a rule calls it harmless; no person was asked
 
@@ -202,6 +213,9 @@ class RunsCommands(Protocol):
 
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
         """Kill its process tree, if it runs, and return how it ended."""
+
+    def rest(self, session: SessionKey) -> None:
+        """A run of the session has ended: hold nothing for it that no process needs."""
 
     async def kill_all(self) -> None:
         """Kill every process that was started here, except detached ones."""

@@ -69,6 +69,7 @@ class Disk:
         self.outbox: dict[DeliveryId, Outbound] = {}
         self.asked: dict[RequestId, Asked] = {}  # that wait
         self.children: dict[SessionKey, int] = {}  # how many are open
+        self.checkpoints: dict[int, tuple[int, bytes]] = {}  # by stream
         self.listings: dict[int, Listing] = {}  # of streams
         self.on_write: Callable[[Sequence[Record]], None] = _unseen
         self._pruned: set[RunId] = set()
@@ -90,6 +91,7 @@ class Disk:
             stream.records.append(record)
             self._project(stream, record)
         self.log += batch.records
+        self.checkpoints |= batch.checkpoints
         for run_id, row in batch.runs.items():
             self.runs[run_id] = row
             if row.ended_seq is None:
@@ -202,13 +204,14 @@ class Disk:
 class Batch:
     """What is committed together."""
 
-    __slots__ = ("_done", "entries", "error", "keys", "records", "runs", "tails")
+    __slots__ = ("_done", "checkpoints", "entries", "error", "keys", "records", "runs", "tails")
 
     def __init__(self) -> None:
         self.entries: list[Record | Growing] = []
         self.tails: dict[int, Growing] = {}
         self.keys: dict[int, SessionKey] = {}
         self.runs: dict[RunId, RunRow] = {}
+        self.checkpoints: dict[int, tuple[int, bytes]] = {}
         self.records: list[Record] = []
         self.error: JournalUnavailable | None = None
         self._done = asyncio.Event()

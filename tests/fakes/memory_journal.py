@@ -20,6 +20,7 @@ from holdfast.gateway import AskedPlace
 from holdfast.journal import codec
 from holdfast.journal.batch import Growing
 from holdfast.journal.journal import (
+    LAST,
     Asked,
     Conflict,
     Outbound,
@@ -67,7 +68,12 @@ class MemoryReader:
             await asyncio.sleep(0)
 
     async def facts(
-        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+        self,
+        stream: int,
+        kinds: Sequence[type[Fact]],
+        runs: Sequence[RunId],
+        after: int = 0,
+        upto: int = LAST,
     ) -> list[Record]:
         """All facts of these kinds or of these runs, in order. Never deltas."""
         await self._turn()
@@ -76,8 +82,14 @@ class MemoryReader:
             r
             for r in self._disk.records(stream)
             if not isinstance(r.fact, DELTAS)
+            and after < r.seq <= upto
             and (type(r.fact) in of_kinds or run_of(r.fact) in of_runs)
         ]
+
+    async def checkpoint(self, stream: int) -> tuple[int, bytes] | None:
+        """The last one that was kept, and its number."""
+        await self._turn()
+        return self._disk.checkpoints.get(stream)
 
     async def open_runs(self, stream: int) -> list[RunId]:
         """The stream's runs that have not ended."""
@@ -317,6 +329,10 @@ class MemoryJournal(MemoryReader):
         batch.entries.append(tail)
         self._kick()
         return seq
+
+    def keep_checkpoint(self, stream: int, seq: int, data: bytes) -> None:
+        """Keep what the facts up to `seq` led to; committed with the next facts, after those."""
+        self._batch.checkpoints[stream] = (seq, data)
 
     def forget(self, stream: int) -> None:
         """Nobody holds this stream's fold any more; its head may leave memory."""

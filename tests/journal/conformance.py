@@ -245,6 +245,22 @@ class JournalSuite:
         assert [r.seq for r in by_kind] == [3, 5]
         by_run = await journal.facts(row.stream, [SessionOpened], [RUN])
         assert [r.seq for r in by_run] == [1, 2, 3, 5]
+        between = await journal.facts(row.stream, [SessionOpened], [RUN], after=1, upto=3)
+        assert [r.seq for r in between] == [2, 3]
+
+    async def test_the_last_checkpoint_is_kept_with_the_facts_that_follow(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.make(tmp_path) as before:
+            row = await accept(before)
+            assert await before.checkpoint(row.stream) is None
+            before.keep_checkpoint(row.stream, 3, b"first")
+            await before.append(row.stream, 3, 2.0, [RunStarted(run_id=RUN)], []).wait()
+            assert await before.checkpoint(row.stream) == (3, b"first")
+            before.append(row.stream, 4, 2.0, [RunStarted(run_id=RUN)], [])
+            before.keep_checkpoint(row.stream, 5, b"last")
+        async with self.make(tmp_path) as after:
+            assert await after.checkpoint(row.stream) == (5, b"last")
 
     async def test_facts_are_found_by_any_number_of_runs(self, journal: Journal) -> None:
         row = await accept(journal)

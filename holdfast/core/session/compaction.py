@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.core.run.context import HistoryCompacted
@@ -153,6 +154,13 @@ def _kept(messages: Sequence[Message], done: HistoryCompacted | None) -> list[Me
         shorten(m, done.limit) if at < done.shortened else m
         for at, m in enumerate(messages[done.upto :], done.upto)
     ]
+
+
+def moved(done: HistoryCompacted, by: int) -> HistoryCompacted:
+    """Return the compaction with its positions moved."""
+    if not by or not done.upto:
+        return done
+    return replace(done, upto=done.upto + by, shortened=done.shortened + by)
 
 
 def shorten(message: Message, limit: int) -> Message:

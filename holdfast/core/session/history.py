@@ -9,7 +9,7 @@ run (one that was stopped in the queue) does not affect them.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -37,7 +37,8 @@ from holdfast.core.session.session import (
     SessionSeeded,
     Undone,
 )
-from holdfast.core.types import CallId, Fact, InputId, RunId
+from holdfast.core.types import CallId, Fact, InputId, RunId, Value
+from holdfast.errors import HoldfastError
 
 _CAUSES: dict[str, str] = {
     CutCause.RESTART: "gateway restart",
@@ -63,10 +64,39 @@ RESULTS_NOTE = (
 )
 
 
+class Excerpt(Value):
+    """Of a transcript, what the model reads, and all that the next facts need."""
+
+    left_out: int
+    messages: tuple[Message, ...]
+    compacted: HistoryCompacted | None
+    instructions: dict[RunId, str]
+    waiting: tuple[InputAdmitted, ...]
+    open: tuple[CallId, ...]
+    mark: str
+    note: str
+    at_work: RunId
+    begun: dict[RunId, int]
+    imported: bool
+    since: int
+    measured: Measured | None
+
+
+class MessagesLeftOut(HoldfastError):
+    """A fact is about messages that an excerpt leaves out: read the whole transcript."""
+
+
 class Transcript:
-    """A session's messages, built fact by fact. The same facts give the same messages."""
+    """A session's messages, built fact by fact. The same facts give the same messages.
+
+    One that begins with an excerpt serves the model in the same way. It leaves out most messages
+    that a compaction stands for, so positions in it count `left_out` less than those in facts, and
+    people cannot be shown it.
+    """
 
     def __init__(self) -> None:
+        self.left_out = 0  # messages
+        self.added: list[Fact] | None = None  # since it began with an excerpt; None: it is whole
         self.messages: list[Message] = []
         self._past: list[Message] = []  # messages the model no longer reads
         self._undone: list[tuple[int, list[Message]]] = []  # also not read; with their position
@@ -88,6 +118,50 @@ class Transcript:
         """Apply one more fact. Facts without a message change nothing."""
         if (take := self.TAKES.get(type(fact))) is not None:
             take(self, fact)
+            if self.added is not None:
+                self.added.append(fact)
+
+    def excerpt(self, unfinished: Collection[RunId]) -> Excerpt:
+        """Return what goes on from here, if these are the unfinished runs."""
+        done = self.compacted
+        hidden = 0 if done is None else done.upto
+        asked = [m for m in self.messages[:hidden] if isinstance(m, User) and m.text]
+        repeated = asked[:1] + asked[1:][-1:]  # the next compaction repeats these two
+        out = hidden - len(repeated)
+        return Excerpt(
+            left_out=self.left_out + out,
+            messages=(*repeated, *self.messages[hidden:]),
+            compacted=None if done is None else compaction.moved(done, -out),
+            instructions=self.instructions,
+            waiting=tuple(self._waiting.values()),
+            open=tuple(self._open),
+            mark=self._mark,
+            note=self._note,
+            at_work=self._at_work,
+            begun={
+                r: max(at - out, 0)
+                for r, at in self._begun.items()
+                if at >= hidden or r in unfinished
+            },
+            imported=self.imported,
+            since=self._since,
+            measured=self.measured,
+        )
+
+    @classmethod
+    def restored(cls, kept: Excerpt) -> "Transcript":
+        """Begin with an excerpt."""
+        it = cls()
+        it.added, it.left_out = [], kept.left_out
+        it.messages, it.instructions = list(kept.messages), dict(kept.instructions)
+        it._waiting = {admitted.input_id: admitted for admitted in kept.waiting}
+        it._open, it._begun = dict.fromkeys(kept.open), dict(kept.begun)
+        it._mark, it._note, it._at_work = kept.mark, kept.note, kept.at_work
+        it._compactions = [] if kept.compacted is None else [kept.compacted]
+        it.imported, it.measured = kept.imported, kept.measured
+        it._measure_again()
+        it._since = kept.since
+        return it
 
     def _take_input(self, fact: InputAdmitted) -> None:
         self._waiting[fact.input_id] = fact
@@ -136,8 +210,8 @@ class Transcript:
         self._undo()
 
     def _compact(self, fact: HistoryCompacted) -> None:
-        if fact.upto <= len(self.messages):  # else it is about messages that are gone
-            self._compactions.append(fact)
+        if fact.upto - self.left_out <= len(self.messages):  # else these messages are gone
+            self._compactions.append(compaction.moved(fact, -self.left_out))
             self._measure_again()
 
     def _read_files(self, fact: InstructionsRead) -> None:
@@ -199,7 +273,7 @@ class Transcript:
             messages=int(factor * others),
             results=int(factor * compaction.estimate_all(results)),
             count=len(seen),
-            hidden=hidden,
+            hidden=hidden + self.left_out,
             measured=self._since >= 0,
         )
 
@@ -272,6 +346,9 @@ class Transcript:
         return found + self.messages[at:end]
 
     def _undo(self) -> None:
+        hidden = self._compactions[0].upto if self.left_out else 0
+        if hidden and max(self._begun.values(), default=0) < hidden:
+            raise MessagesLeftOut
         if self._begun:
             last = max(self._begun, key=self._begun.__getitem__)
             at = self._begun.pop(last)
@@ -290,6 +367,7 @@ class Transcript:
         self._close_open_calls()
         removed, self.messages, self._undone = self._all_since_reset(), [], []
         self._compactions = []
+        self.left_out = 0
         self._measure_again()
         return removed
 

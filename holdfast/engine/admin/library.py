@@ -51,14 +51,17 @@ class SessionLibrary(Value):
             return found
 
     async def _settled(self, loaded: LoadedSession) -> SettledTranscript:
-        while (first := current(loaded.session)) is not None:
-            row = await self._journal.run(first.id)
-            if row is None:
-                await loaded.landed()
-            elif (now := current(loaded.session)) is not None and now.id == first.id:
-                messages = loaded.transcript.settled(first.id)
+        while True:
+            first = current(loaded.session)
+            row = None if first is None else await self._journal.run(first.id)
+            transcript = await self._sessions.whole(loaded)
+            now = current(loaded.session)
+            if first is None and now is None:
+                return SettledTranscript(transcript.whole(), loaded.head, ())
+            if row is not None and now is not None and now.id == row.run_id:
+                messages = transcript.settled(now.id)
                 return SettledTranscript(messages, row.first_seq - 1, tuple(loaded.session.runs))
-        return SettledTranscript(loaded.transcript.whole(), loaded.head, ())
+            await loaded.landed()
 
     async def rename(self, by: Principal, session_id: SessionId, title: str) -> SessionSummary:
         """Give the session a title; an empty one removes it."""
@@ -81,7 +84,7 @@ class SessionLibrary(Value):
         """
         named = library.titled(title, by.who)
         made = name or SessionId(f"ses_{token_hex(16)}")
-        async with self._sessions.load(SessionKey(by.owner, session_id)) as loaded:
+        async with self._sessions.load_whole(SessionKey(by.owner, session_id)) as loaded:
             if loaded is None:
                 raise no_such_session(session_id)
             await self._make(

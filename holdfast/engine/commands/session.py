@@ -13,7 +13,7 @@ from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.chat import access
 from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import Answer, Principal
-from holdfast.core.messages import User
+from holdfast.core.messages import Message, User
 from holdfast.core.run import run
 from holdfast.core.session import answers, placement, session
 from holdfast.core.session.compaction import Filling
@@ -168,7 +168,7 @@ class CommandSession(Value):
 
     async def last_words(self) -> str:
         """Return the last message to the agent; refused while a run is active."""
-        async with self._parts.sessions.load(self.key) as loaded:
+        async with self._parts.sessions.load_whole(self.key) as loaded:
             return _last_words(loaded)
 
     async def undo(self) -> str:
@@ -180,7 +180,7 @@ class CommandSession(Value):
             undone = _last_words(loaded)
             return (Undone(by=self._by.who, came=self._came),)
 
-        await self._parts.sessions.change(self.key, decide)
+        await self._parts.sessions.change_whole(self.key, decide)
         return undone
 
     async def usage(self) -> Usage:
@@ -219,8 +219,9 @@ class CommandSession(Value):
     async def first_words(self) -> str:
         """Return the first message, on one line."""
         async with self._parts.sessions.load(self.key) as loaded:
-            said = loaded.transcript.whole() if loaded else ()
+            said: Sequence[Message] = ()
             if loaded is not None:
+                said = (await self._parts.sessions.whole(loaded)).whole()
                 await loaded.landed()
         first = next((m.text for m in said if isinstance(m, User)), "")
         return " ".join(first.split())[:FIRST_WORDS]

@@ -83,7 +83,10 @@ class Compactor:
         if plan.upto > before:
             notes = await self._notes(messages[before : plan.upto], notes, window, factor, focus)
         unchanged = transcript.compacted is done and _begins_with(transcript.messages, messages)
-        return _fact(messages, plan, notes, window, factor, reason, run_id) if unchanged else None
+        if not unchanged:
+            return None
+        made = _fact(messages, plan, notes, window, factor, reason, run_id)
+        return compaction.moved(made, transcript.left_out)
 
     async def _notes(
         self,
@@ -157,4 +160,5 @@ def without_change(transcript: Transcript, run_id: RunId, reason: str) -> Histor
     done = transcript.compacted
     if done is None:
         return HistoryCompacted(upto=0, summary="", reason=reason, run_id=run_id)
-    return replace(done, reason=reason, run_id=run_id, model="", usage=Usage())
+    same = replace(done, reason=reason, run_id=run_id, model="", usage=Usage())
+    return compaction.moved(same, transcript.left_out)

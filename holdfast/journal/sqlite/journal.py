@@ -206,6 +206,10 @@ class SqliteJournal(SqliteReader):
         self._kick()
         return seq
 
+    def keep_checkpoint(self, stream: int, seq: int, data: bytes) -> None:
+        """Keep what the facts up to `seq` led to; committed with the next facts, after those."""
+        self._batch.checkpoints[stream] = (stream, seq, data)
+
     def forget(self, stream: int) -> None:
         """Drop the stream's head from memory: its session is no longer loaded."""
         self._heads.pop(stream, None)

@@ -32,6 +32,7 @@ from holdfast.journal import codec
 from holdfast.journal.batch import delta
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import (
+    LAST,
     Asked,
     Outbound,
     Replayed,
@@ -87,7 +88,8 @@ ORDER BY seq LIMIT :limit
 """
 _FACTS = """
 SELECT seq, at, kind, version, data, blob, run_id, NULL FROM events
-WHERE stream = ? AND (kind IN ({kinds}) OR run_id IN (SELECT value FROM json_each(?)))
+WHERE stream = ? AND seq > ? AND seq <= ?
+AND (kind IN ({kinds}) OR run_id IN (SELECT value FROM json_each(?)))
 ORDER BY seq
 """
 _WITH_CHILDREN = """
@@ -130,13 +132,23 @@ class SqliteReader:
         return StreamRow(key, stream, head, codec.time_of(last_at))
 
     async def facts(
-        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+        self,
+        stream: int,
+        kinds: Sequence[type[Fact]],
+        runs: Sequence[RunId],
+        after: int = 0,
+        upto: int = LAST,
     ) -> list[Record]:
         """Return all facts of these kinds or of these runs, in order, without deltas."""
         names = [kind(k) for k in kinds]
         wanted = msgspec.json.encode(runs).decode()  # one variable: SQLite limits their number
         sql = _FACTS.format(kinds=_marks(names))
-        return await self._records(stream, sql, (stream, *names, wanted))
+        return await self._records(stream, sql, (stream, after, upto, *names, wanted))
+
+    async def checkpoint(self, stream: int) -> tuple[int, bytes] | None:
+        """Return the last checkpoint that was kept, and its number."""
+        row = await self._one("SELECT seq, data FROM checkpoints WHERE stream = ?", (stream,))
+        return None if row is None else (row[0], row[1])
 
     async def open_runs(self, stream: int) -> list[RunId]:
         """Return the stream's unfinished runs."""

@@ -206,6 +206,7 @@ class SqliteWriter:
         write(connection, "INSERT INTO deltas", rows.deltas)
         write(connection, "INSERT OR REPLACE INTO request_keys", rows.named)
         write(connection, "INSERT INTO runs", list(batch.runs.values()), _UPDATE_RUN)
+        write(connection, "INSERT OR REPLACE INTO checkpoints", list(batch.checkpoints.values()))
         for record in rows.chatted:
             outbox.apply(connection, outbox.changes(record, batch.keys[record.stream].owner))
         for record in rows.asked:

@@ -17,7 +17,7 @@ from holdfast.core.session.session import SessionOpened, SessionTitled
 from holdfast.core.types import OPERATOR, Fact, InputId, Owner, RunId, SessionId, SessionKey
 from holdfast.engine.admin.search import BATCH, SessionSearch
 from holdfast.errors import JournalUnavailable, Refused
-from holdfast.journal.journal import Journal
+from holdfast.journal.journal import LAST, Journal
 from holdfast.journal.search import FILE, Index
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import Disk
@@ -126,11 +126,16 @@ class Stuck(MemoryJournal):
 
     @override
     async def facts(
-        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+        self,
+        stream: int,
+        kinds: Sequence[type[Fact]],
+        runs: Sequence[RunId],
+        after: int = 0,
+        upto: int = LAST,
     ) -> list[Record]:
         if stream == self.stream:
             await anyio.sleep_forever()
-        return await super().facts(stream, kinds, runs)
+        return await super().facts(stream, kinds, runs, after, upto)
 
 
 async def test_an_incomplete_search_says_so_and_the_next_one_continues(
@@ -159,10 +164,15 @@ class Busy(MemoryJournal):
 
     @override
     async def facts(
-        self, stream: int, kinds: Sequence[type[Fact]], runs: Sequence[RunId]
+        self,
+        stream: int,
+        kinds: Sequence[type[Fact]],
+        runs: Sequence[RunId],
+        after: int = 0,
+        upto: int = LAST,
     ) -> list[Record]:
         await anyio.lowlevel.checkpoint()
-        return await super().facts(stream, kinds, runs)
+        return await super().facts(stream, kinds, runs, after, upto)
 
 
 async def test_every_search_gets_further_however_little_time_there_is(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def rebuild(path: Path) -> int:
         cursors = connection.execute("SELECT channel, cursor FROM cursors").fetchall()
         for table in ("sessions", "runs", "request_keys", "approvals", "taken", "said", "outbox"):
             connection.execute(f"DELETE FROM {table}")
+        connection.execute("DELETE FROM checkpoints")  # loading a session makes it again
         events = connection.execute(
             "SELECT stream, seq, owner, at, version, data, blob FROM events ORDER BY stream, seq"
         )
@@ -93,7 +94,8 @@ def _fold(
         elif (run := session.ended) is not None and run.id == run_id:
             runs[run_id] = run_row(run, owner, stream, first[run_id], seq)
     sessions = [shown.row(fact, whose, stream) for fact, whose in opened]
-    waiting = approvals.still_pending(asked, session.approvals)
+    known = session.approvals
+    waiting = [row for row in asked if row[0] in known and not known[row[0]].status.final]
     return sessions, list(runs.values()), waiting, named, chatted
 
 
