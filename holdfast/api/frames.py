@@ -144,6 +144,12 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return _model_event(fact) or _approval_event(fact)
 
 
+def _head(text: str) -> str:
+    """The first lines of a failed call's result."""
+    lines = text.strip().splitlines()[:DETAIL_LINES]
+    return "\n".join(lines)[:DETAIL]
+
+
 def _change(fact: FileChanged) -> dict[str, object]:
     return {
         "call_id": fact.call_id,
@@ -155,3 +161,97 @@ def _change(fact: FileChanged) -> dict[str, object]:
         "after": fact.after,
         "binary": fact.binary,
     }
+
+
+def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    match fact:
+        case ModelFailed():
+            return "model.retry", {
+                "turn": fact.turn,
+                "attempt": fact.attempt,
+                "model": fact.model,
+                "reason": fact.reason,
+                "next_model": fact.next_model,
+                "wait_s": fact.wait_s,
+                **({"http_status": fact.status} if fact.status else {}),
+                **({"attempts": fact.of} if fact.of else {}),
+            }
+        case InstructionsRead(files=files):
+            return "instructions.read", {"files": [file_object(f) for f in files]}
+        case HistoryCompacted():
+            return "context.compacted", {
+                "reason": fact.reason,
+                "messages": fact.upto,
+                "model": fact.model,
+                "usage": usage_object(fact.usage),
+            }
+        case _:
+            return None
+
+
+def _approval_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    match fact:
+        case ApprovalRequested():
+            asked = msgspec.structs.asdict(approval_object(fact))
+            del asked["run_id"], asked["owner"]
+            return "approval.request", asked
+        case ApprovalGranted():
+            return "approval.responded", {"request_id": fact.request_id, "choice": fact.choice}
+        case ApprovalDenied():
+            return "approval.responded", {"request_id": fact.request_id, "choice": "deny"}
+        case ApprovalExpired():
+            return "approval.expired", {"request_id": fact.request_id}
+        case ApprovalWithdrawn():
+            return "approval.withdrawn", {"request_id": fact.request_id, "reason": fact.reason}
+        case CallParked() if fact.question:
+            return "question.asked", msgspec.structs.asdict(question_object(fact))
+        case CallAnswered():
+            return "question.answered", {"call_id": fact.call_id}
+        case _:
+            return _child_event(fact)
+
+
+def _child_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    """A child that ends after the run which began it is in the stream of the session only."""
+    match fact:
+        case ChildBegun():
+            return "subagent.started", {
+                "call_id": fact.call_id,
+                "child_run_id": fact.child,
+                "name": fact.name,
+                "preview": fact.task[:PREVIEW],
+                "background": fact.background,
+            }
+        case ChildEnded():
+            return "subagent.completed", {
+                "call_id": fact.call_id,
+                "child_run_id": fact.child,
+                "name": fact.name,
+                "status": fact.status,
+                "background": fact.background,
+            }
+        case _:
+            return _process_event(fact)
+
+
+def _process_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
+    """Only in the stream of a session: the run that began the process may be over."""
+    match fact:
+        case ProcessStarted():
+            return "process.started", {
+                "process_id": fact.process_id,
+                "command": fact.command,
+                "notify_on_complete": fact.notify,
+                "detach": fact.detach,
+            }
+        case ProcessMatched():
+            return "process.matched", {"process_id": fact.process_id, "lines": fact.lines}
+        case ProcessEnded():
+            return "process.ended", {
+                "process_id": fact.process_id,
+                "how": describe_end(fact),
+                "exit_code": fact.exit_code,
+                "output": fact.tail,
+            }
+        case _:
+            return None
