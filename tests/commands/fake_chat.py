@@ -14,7 +14,15 @@ from holdfast.core.session.rewind import Point
 from holdfast.core.session.rewound import FileStep, RewindScope, Rewound
 from holdfast.core.types import OPERATOR, CallId, RequestId, RewindId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
-from holdfast.gateway import ChatSession, ChatStatus, Health, RewindChoice, RewindDone, RunView
+from holdfast.gateway import (
+    ChatSession,
+    ChatStatus,
+    FileDiff,
+    Health,
+    RewindChoice,
+    RewindDone,
+    RunView,
+)
 
 NOW = 1_000_000_000.0
 SESSION = SessionId("ses_1")
@@ -96,6 +104,7 @@ class FakeChat:
         self.can_go_back_to: tuple[Point, ...] = ()
         self.takes_back: tuple[RunId, ...] = (RunId("run_1"),)
         self.restores: tuple[FileStep, ...] = ()
+        self.changes: list[FileDiff] = []
         self.filling = Filling(8_000, 2_000, 500, 0, 1_200, 300, 12, 0, measured=True)
         self.now = ChatStatus(
             session_id=SESSION,
@@ -159,6 +168,10 @@ class FakeChat:
 
     async def usage(self) -> Usage:
         return self.spent
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        self._ask("diff", run)
+        return self.changes
 
     async def context(self) -> Filling:
         return self.filling

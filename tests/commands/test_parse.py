@@ -87,8 +87,7 @@ NEEDS = {
     Role.ADMIN: {"restart", "home"},
     Role.RUN: {
         *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "model", "resume"),
-        *("undo", "rewind", "redo"),
-        "compact",
+        *("undo", "rewind", "redo", "compact", "diff"),
     },
 }
 

@@ -8,6 +8,7 @@ hand is not overwritten, and a step that was carried out before does nothing. Di
 import errno
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from holdfast.core.session.rewind import SeenFile, carried_out, judged
 from holdfast.core.session.rewound import FileResult, FileStep
 from holdfast.core.types import Value
 from holdfast.errors import ToolFailed
-from holdfast.tools.fs.workspace import FileGate, Slot, identity
+from holdfast.tools.fs.workspace import TEMPORARY, FileGate, Slot, identity
 from holdfast.tools.tool import VersionStore
 
 
 class LinkSlot(Slot):
-    """A slot that may have a symbolic link, whose content is its target. It is not followed."""
+    """A slot that may have a symbolic link, whose content is its target. It is not followed.
+
+    Its temporary file has the same name each time: what a crash has left is removed.
+    """
 
     def __init__(self, directory: int, name: str, real: str, why: str, *, mode: int) -> None:
         try:
@@ -34,6 +38,9 @@ class LinkSlot(Slot):
             self._seen = identity(state)
             self.former_mode = state.st_mode
             self.former = os.fsencode(os.readlink(name, dir_fd=directory))
+        self._temporary = f"{TEMPORARY}{sha256(os.fsencode(real)).hexdigest()[:16]}.tmp"
+        with suppress(FileNotFoundError):
+            os.unlink(self._temporary, dir_fd=directory)
 
 
 class FileRestorer(Value):

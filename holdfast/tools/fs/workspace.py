@@ -259,6 +259,7 @@ class Slot:
         self.real, self.why = real, why
         self._directory = directory
         self._name = name
+        self._temporary = f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
         self._seen: tuple[int, ...] | None = None
         self.mode = stat.S_IFREG | mode
         self.former: bytes | None = None
@@ -284,7 +285,7 @@ class Slot:
         With the mode of a symbolic link, it becomes a link to `data`.
         """
         mode = self.mode if mode is None else mode
-        at, temporary = self._directory, f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
+        at, temporary = self._directory, self._temporary
         try:
             if stat.S_ISLNK(mode):
                 os.symlink(data, temporary, dir_fd=at)
