@@ -7,7 +7,7 @@ from holdfast.engine.admin.library import SessionLibrary
 from holdfast.engine.admin.rules import RuleAdmin
 from holdfast.engine.admin.sessions import SessionAdmin
 from holdfast.engine.chats.outbox import Outbox
-from holdfast.engine.commands.session import CommandDeps, ProcessControl
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
 from holdfast.engine.commands.terminal import TerminalCommands
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.submit import Intake

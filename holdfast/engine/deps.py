@@ -11,7 +11,7 @@ from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.session import OnStart
 from holdfast.core.types import Value
 from holdfast.engine.clock import Clock
-from holdfast.engine.commands.session import ProcessControl
+from holdfast.engine.commands.deps import ProcessControl
 from holdfast.engine.life.lifecycle import GatewayLife
 from holdfast.engine.messenger import Chatting
 from holdfast.engine.runs.approvals import ApprovalPolicy, Audit

@@ -21,7 +21,7 @@ from holdfast.core.types import RunId
 from holdfast.engine import timers
 from holdfast.engine.administration import Administration
 from holdfast.engine.changes import Changes
-from holdfast.engine.commands.session import CommandDeps
+from holdfast.engine.commands.deps import CommandDeps
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.send import Intents
 from holdfast.engine.life.audit_watch import AuditWatch

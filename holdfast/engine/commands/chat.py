@@ -21,12 +21,8 @@ from holdfast.core.session.session import SessionSuspended
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Usage
 from holdfast.engine.chats.book import ChatBook
 from holdfast.engine.chats.places import ChatPlace
-from holdfast.engine.commands.session import (
-    CommandDeps,
-    CommandSession,
-    ProcessControl,
-    named_model,
-)
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
+from holdfast.engine.commands.session import CommandSession, named_model
 from holdfast.errors import Refused
 from holdfast.gateway import ChatSession, ChatStatus, FileDiff, RewindChoice, RewindDone
 

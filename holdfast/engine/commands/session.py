@@ -6,8 +6,7 @@ of a session happen at once: they can be repeated without harm, or are recorded 
 command, by which a repeated command is known.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.chat import access
@@ -22,23 +21,20 @@ from holdfast.core.session.rewind import NO_POINT, NO_SUCH_POINT, Point
 from holdfast.core.session.session import ModelChosen, SessionReopened
 from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import CallId, Fact, Owner, RunId, SessionKey, Usage, Value
-from holdfast.engine.clock import Clock
+from holdfast.engine.commands.deps import CommandDeps
 from holdfast.engine.reads import view_of
-from holdfast.engine.runs.asking import Asking
-from holdfast.engine.runs.rewinding import RUN_ACTIVE, Rewinder
-from holdfast.engine.sessions import LoadedSession, Sessions
+from holdfast.engine.runs.rewinding import RUN_ACTIVE
+from holdfast.engine.sessions import LoadedSession
 from holdfast.errors import Refused
 from holdfast.gateway import (
     ChatStatus,
     DiffQuery,
     FileDiff,
-    Gateway,
     Rewind,
     RewindChoice,
     RewindDone,
     RunQuery,
 )
-from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
 
 NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."
@@ -52,28 +48,6 @@ FIRST_WORDS = 60  # characters of a session's first message
 
 # Tells whether the sender has that role for a run that works for that owner.
 May = Callable[[Role, Owner], bool]
-
-
-class ProcessControl(Protocol):
-    """The process, as far as a command may ask it for something."""
-
-    @property
-    def check(self) -> Callable[[], Awaitable[None]]:
-        """Refuse if the process would not start again."""
-
-    async def restart(self, by: Principal) -> None: ...
-
-
-class CommandDeps(Value):
-    """The parts that commands need."""
-
-    gateway: Gateway
-    journal: Journal
-    sessions: Sessions
-    clock: Clock
-    models: Models
-    asking: Asking
-    rewinder: Rewinder
 
 
 class CommandSession(Value):

@@ -29,12 +29,8 @@ from holdfast.core.session.rewind import Point
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import Owner, Part, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine.admin.sessions import RUNS
-from holdfast.engine.commands.session import (
-    CommandDeps,
-    CommandSession,
-    ProcessControl,
-    named_model,
-)
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
+from holdfast.engine.commands.session import CommandSession, named_model
 from holdfast.engine.permission import check_admin
 from holdfast.errors import Misconfigured, Refused
 from holdfast.gateway import (
