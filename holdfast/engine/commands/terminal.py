@@ -36,7 +36,14 @@ from holdfast.engine.commands.session import (
 )
 from holdfast.engine.permission import check_admin
 from holdfast.errors import Misconfigured, Refused
-from holdfast.gateway import ChatSession, ChatStatus, CommandDone, CommandGiven, CommandView
+from holdfast.gateway import (
+    ChatSession,
+    ChatStatus,
+    CommandDone,
+    CommandGiven,
+    CommandView,
+    ProcessView,
+)
 from holdfast.journal.journal import RunFilter
 
 ROUTE = "/commands"  # the scope of keys of commands with a message
@@ -232,6 +239,18 @@ class TerminalTarget:
     async def compact(self, focus: str) -> Filling | None:
         """Replace the beginning of what the model reads by notes."""
         return await self._here.compact(focus)
+
+    async def processes(self) -> Sequence[ProcessView]:
+        """Return the background processes of this session."""
+        return await self._here.processes()
+
+    async def process_output(self, process_id: str) -> str:
+        """Return the end of the output of a process of this session."""
+        return await self._here.process_output(process_id)
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        """Kill a process of this session."""
+        return await self._here.kill_process(process_id)
 
     async def sessions(self) -> Sequence[ChatSession]:
         """Return the operator's latest sessions, oldest first."""
