@@ -315,6 +315,8 @@ class ChatStatus(Value):
     suspended: bool
     health: Health
     now: float  # the time of this view
+    attempts: int = 0  # at asking the model that failed, before the next one
+    retry_at: float = 0.0  # when it is asked again; 0: at once
     files: Sequence[InstructionFile] = ()  # with instructions, as its last run read them
 
 
@@ -368,6 +370,9 @@ class CommandTarget(Protocol):
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed; `run`: `last`, or the id of one run."""
 
     async def context(self) -> Filling:
         """Return what fills the model's window."""

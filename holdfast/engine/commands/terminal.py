@@ -42,6 +42,7 @@ from holdfast.gateway import (
     CommandDone,
     CommandGiven,
     CommandView,
+    FileDiff,
     ProcessView,
 )
 from holdfast.journal.journal import RunFilter
@@ -231,6 +232,10 @@ class TerminalTarget:
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
         return await self._here.usage()
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed, or one run of it."""
+        return await self._here.diff(run)
 
     async def context(self) -> Filling:
         """Return what fills the model's window."""
