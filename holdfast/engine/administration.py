@@ -4,6 +4,7 @@ from anyio.abc import TaskGroup
 
 from holdfast.engine.admin.deliveries import DeliveryAdmin
 from holdfast.engine.admin.library import SessionLibrary
+from holdfast.engine.admin.processes import ProcessAdmin
 from holdfast.engine.admin.rules import RuleAdmin
 from holdfast.engine.admin.sessions import SessionAdmin
 from holdfast.engine.chats.outbox import Outbox
@@ -37,5 +38,6 @@ class Administration:
         )
         self.sessions = SessionAdmin(journal, sessions, work.search, audit)
         self.deliveries = DeliveryAdmin(outbox, audit)
+        self.background = ProcessAdmin(sessions, deps.hands, work.processes, audit)
         self.rules = RuleAdmin(work.standing, audit)
         self.commands = TerminalCommands(commands, deps.commands, work.need, control)

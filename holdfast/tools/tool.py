@@ -126,7 +126,7 @@ class LookAtTrees(Protocol):
 
 
 class Judge(Value):
-    """`core.approval.decide_execution` decides whether the call may run."""
+    """`core.approval.decision.decide_execution` decides whether the call may run."""
 
     request: ExecutionRequest
     level: Level  # sandbox level that it would run at
@@ -228,6 +228,9 @@ class RunsCommands(Protocol):
 
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
         """Kill its process tree, if it runs, and return how it ended."""
+
+    def last_output(self, process_id: ProcessId, limit: int) -> str:
+        """Return the last `limit` bytes of its output, redacted; empty if none is stored."""
 
     def rest(self, session: SessionKey) -> None:
         """A run of the session has ended: hold nothing for it that no process needs."""

@@ -19,6 +19,7 @@ from holdfast.gateway import (
     ChatStatus,
     FileDiff,
     Health,
+    ProcessView,
     RewindChoice,
     RewindDone,
     RunView,
@@ -104,6 +105,7 @@ class FakeChat:
         self.can_go_back_to: tuple[Point, ...] = ()
         self.takes_back: tuple[RunId, ...] = (RunId("run_1"),)
         self.restores: tuple[FileStep, ...] = ()
+        self.background: list[ProcessView] = []
         self.changes: list[FileDiff] = []
         self.filling = Filling(8_000, 2_000, 500, 0, 1_200, 300, 12, 0, measured=True)
         self.now = ChatStatus(
@@ -179,6 +181,17 @@ class FakeChat:
     async def compact(self, focus: str) -> Filling | None:
         self._ask("compact", focus)
         return self.filling if self.filling.hidden else None
+
+    async def processes(self) -> Sequence[ProcessView]:
+        return self.background
+
+    async def process_output(self, process_id: str) -> str:
+        self._ask("process_output", process_id)
+        return "its ```output```\n"
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        self._ask("kill_process", process_id)
+        return self.background[-1]
 
     async def sessions(self) -> Sequence[ChatSession]:
         return self.had

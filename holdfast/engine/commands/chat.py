@@ -24,7 +24,14 @@ from holdfast.engine.chats.places import ChatPlace
 from holdfast.engine.commands.deps import CommandDeps, ProcessControl
 from holdfast.engine.commands.session import CommandSession, named_model
 from holdfast.errors import Refused
-from holdfast.gateway import ChatSession, ChatStatus, FileDiff, RewindChoice, RewindDone
+from holdfast.gateway import (
+    ChatSession,
+    ChatStatus,
+    FileDiff,
+    ProcessView,
+    RewindChoice,
+    RewindDone,
+)
 
 
 class Conversation:
@@ -105,6 +112,18 @@ class Conversation:
     async def compact(self, focus: str) -> Filling | None:
         """Replace the beginning of what the model reads by notes."""
         return await (await self._current()).compact(focus)
+
+    async def processes(self) -> Sequence[ProcessView]:
+        """Return the background processes of this session."""
+        return await (await self._current()).processes()
+
+    async def process_output(self, process_id: str) -> str:
+        """Return the end of the output of a process of this session."""
+        return await (await self._current()).process_output(process_id)
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        """Kill a process of this session."""
+        return await (await self._current()).kill_process(process_id)
 
     async def sessions(self) -> Sequence[ChatSession]:
         """Return the sessions of this conversation, oldest first."""
