@@ -226,13 +226,13 @@ class Transcript:
 
     def _rewind(self, fact: Rewound) -> None:
         if fact.redo:
-            if self.left_out and not self._taken:
+            if self.added is not None and not self._taken:
                 raise MessagesLeftOut
             if self._taken:
                 self._bring_back(self._taken.pop())
             return
         known = [self._begun[run_id] for run_id in fact.runs if run_id in self._begun]
-        if self.left_out and len(known) < len(fact.runs):
+        if self.added is not None and len(known) < len(fact.runs):
             raise MessagesLeftOut
         self._taken.append(self._cut(min(known, default=len(self.messages))))
 

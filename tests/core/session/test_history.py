@@ -18,7 +18,7 @@ from holdfast.core.run.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session.history import RESULTS_NOTE, Transcript, resume_note
+from holdfast.core.session.history import RESULTS_NOTE, MessagesLeftOut, Transcript, resume_note
 from holdfast.core.session.rewound import Rewound, SeedPoint
 from holdfast.core.session.session import (
     MarkCleared,
@@ -422,6 +422,21 @@ def test_a_rewind_takes_back_a_compaction_of_what_is_behind_it_and_a_redo_brings
     assert grown.compacted == before
     grown.add(rewound(B, redo=True))
     assert grown.compacted == after
+
+
+def test_an_excerpt_does_not_know_what_to_take_back_or_bring_back_before_it() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B), *THIRD)
+    grown.add(HistoryCompacted(upto=6, summary="notes", reason="asked"))
+    assert grown.positions() == {A: 0, B: 2, RunId("c"): 6}
+    for fact in (rewound(A, B, RunId("c")), rewound(A, redo=True)):
+        excerpt = Transcript.restored(grown.excerpt(()))
+        with pytest.raises(MessagesLeftOut):
+            excerpt.add(fact)
+    excerpt = Transcript.restored(grown.excerpt(()))
+    for fact in (rewound(RunId("c")), rewound(RunId("c"), redo=True)):
+        excerpt.add(fact)
+        grown.add(fact)
+        assert excerpt.for_model() == grown.for_model()
 
 
 def test_an_exchange_without_an_end_is_taken_back_with_its_open_calls() -> None:
