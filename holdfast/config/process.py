@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,6 +126,19 @@ def folds_again() -> bool:
     """Tell whether the terminal folds its lines again when it becomes narrower, as most do."""
     stiff = "XTERM_VERSION" in os.environ or "STY" in os.environ
     return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
+
+
+def pager() -> list[str]:
+    """Return the command that shows long text (PAGER, or less); empty: none is wanted."""
+    try:
+        return shlex.split(os.environ.get("PAGER", "less"))
+    except ValueError:  # an open quote
+        return []
+
+
+def pager_environment() -> dict[str, str]:
+    """Return the environment of that command; less is told to show colours."""
+    return {"LESS": "-R", **os.environ}
 
 
 def notifies_by_777() -> bool:

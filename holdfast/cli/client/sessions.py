@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.api.schema import sessions
+from holdfast.api.schema.changes import DiffResponse, FileDiffObject
 from holdfast.api.schema.sessions import MessageObject, SearchResponse, SessionObject
 from holdfast.cli.client.refusals import Exists
 from holdfast.core.types import OPERATOR, Value
@@ -81,6 +82,14 @@ class SessionsClient(Value):
         """The whole transcript."""
         path = f"{session_path(session_id)}/messages"
         return (await self._ask("GET", path, sessions.MessageList)).data
+
+    async def session_diff(
+        self: Asks, session_id: str, call_id: str = ""
+    ) -> tuple[FileDiffObject, ...]:
+        """The files that a session changed, or one call of it, with their diffs."""
+        of_call = f"?call_id={path_part(call_id)}" if call_id else ""
+        path = f"{session_path(session_id)}/diff{of_call}"
+        return (await self._ask("GET", path, DiffResponse)).data
 
     async def search(self: Asks, terms: str, limit: int = 20) -> SearchResponse:
         """The sessions with a message that has all the terms, or words that begin with them."""

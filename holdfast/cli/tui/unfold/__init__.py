@@ -1,0 +1,1 @@
+"""What the screen shows in short, in full: a list of calls, changed files, a pager."""
