@@ -214,6 +214,9 @@ class RunsCommands(Protocol):
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
         """Kill its process tree, if it runs, and return how it ended."""
 
+    def rest(self, session: SessionKey) -> None:
+        """A run of the session has ended: hold nothing for it that no process needs."""
+
     async def kill_all(self) -> None:
         """Kill every process that was started here, except detached ones."""
 
