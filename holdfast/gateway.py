@@ -337,6 +337,9 @@ class CommandTarget(Protocol):
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
 
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed; `run`: `last`, or the id of one run."""
+
     async def context(self) -> Filling:
         """Return what fills the model's window."""
 

@@ -190,6 +190,12 @@ def package_environment() -> dict[str, str]:
     }
 
 
+def pager() -> tuple[str, dict[str, str]]:
+    """Return the command line of the user's pager, and the environment for it."""
+    less = "FRX"  # with colours; leave the text on the screen; end at once if it fits
+    return os.environ.get("PAGER") or "less", {"LESS": less, **os.environ}
+
+
 def search_path() -> str:
     """Return the PATH of this process."""
     return os.environ.get("PATH") or os.defpath

@@ -42,7 +42,8 @@ class Unfolding:
         talk = self._talk
         if talk.ui.view.changes_of(event):
             with anyio.move_on_after(PATIENCE_S), suppress(Exit):
-                talk.ui.view.diffs = await talk.client.session_diff(talk.session_id, event.call_id)
+                found = await talk.client.diff(talk.session_id, call_id=event.call_id)
+                talk.ui.view.diffs = found.data
 
     async def begin(self) -> None:
         """Show the whole question; without one, offer the calls of the session."""
@@ -66,8 +67,8 @@ class Unfolding:
         if (active := ui.view.details(call_id)) is not None:
             return await pager.page(ui, active)
         lines = transcript.unfolded(ui.view, await self._read(), call_id)
-        diffs = await self._talk.client.session_diff(self._talk.session_id, call_id)
-        return await pager.page(ui, [*lines, *changes.whole(ui.style, diffs)])
+        found = await self._talk.client.diff(self._talk.session_id, call_id=call_id)
+        return await pager.page(ui, [*lines, *changes.whole(ui.style, found.data)])
 
     async def _read(self) -> Sequence[MessageObject]:
         talk = self._talk
