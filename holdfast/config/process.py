@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,19 +127,6 @@ def folds_again() -> bool:
     return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
 
 
-def pager() -> list[str]:
-    """Return the command that shows long text (PAGER, or less); empty: none is wanted."""
-    try:
-        return shlex.split(os.environ.get("PAGER", "less"))
-    except ValueError:  # an open quote
-        return []
-
-
-def pager_environment() -> dict[str, str]:
-    """Return the environment of that command; less is told to show colours."""
-    return {"LESS": "-R", **os.environ}
-
-
 def notifies_by_777() -> bool:
     """Tell whether the terminal takes a notification as OSC 777, not as OSC 9."""
     return "VTE_VERSION" in os.environ or os.environ.get("TERM", "").startswith(("rxvt", "foot"))
@@ -190,9 +176,12 @@ def package_environment() -> dict[str, str]:
     }
 
 
-def pager() -> tuple[str, dict[str, str]]:
-    """Return the command line of the user's pager, and the environment for it."""
-    less = "FRX"  # with colours; leave the text on the screen; end at once if it fits
+def pager(less: str = "FRX") -> tuple[str, dict[str, str]]:
+    """Return the command line of the user's pager, and the environment for it.
+
+    `less` is how less behaves unless the user has said it: F ends at once if the text fits, R shows
+    colours, X leaves the text on the screen.
+    """
     return os.environ.get("PAGER") or "less", {"LESS": less, **os.environ}
 
 

@@ -4,7 +4,7 @@ While a program has the terminal, the conversation draws nothing: what is printe
 afterwards. Signals from the keyboard are for that program then.
 """
 
-import shutil
+import shlex
 from collections.abc import Sequence
 
 import anyio
@@ -28,26 +28,24 @@ async def page(ui: Ui, lines: Sequence[str]) -> None:
     if ui.away:
         return
     shown = [steerless(line) for line in lines]
-    program = configuration.pager()
     with set_app(ui.app):
         ui.away = True
         try:
             async with in_terminal():
-                if not program or not await _program(program, shown):
+                if not await _program(shown):
                     await _own(ui, shown)
         finally:
             ui.away = False
 
 
-async def _program(program: Sequence[str], lines: Sequence[str]) -> bool:
+async def _program(lines: Sequence[str]) -> bool:
     """Run the user's pager; False if there is none."""
-    if shutil.which(program[0]) is None:
-        return False
-    environment = configuration.pager_environment()
+    command, environment = configuration.pager("R")
     text = "".join(f"{line}\n" for line in lines).encode(errors="replace")
     try:
+        program = shlex.split(command)
         process = await anyio.open_process(program, stdout=None, stderr=None, env=environment)
-    except OSError:
+    except (OSError, ValueError):
         return False
     async with process:
         assert process.stdin is not None
