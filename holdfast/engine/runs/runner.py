@@ -76,8 +76,10 @@ class Runner:
                 await self._calls.settle(at, calls)
             case run.AbortCalls(calls=calls):
                 await self._abort(at, calls)
-            case run.Complete(output=output):
-                done = run.RunCompleted(run_id=at.id, output=output, usage=now.usage)
+            case run.Complete(output=output, incomplete=flaw):
+                done = run.RunCompleted(
+                    run_id=at.id, output=output, usage=now.usage, incomplete=flaw
+                )
                 left = answers.withdraw(at.loaded.session, at.id, "the run has ended")
                 await at.record(*left, done).wait()
             case run.Cancel(reason=reason):
