@@ -214,6 +214,9 @@ class RunsCommands(Protocol):
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
         """Kill its process tree, if it runs, and return how it ended."""
 
+    def last_output(self, process_id: ProcessId, limit: int) -> str:
+        """Return the last `limit` bytes of its output, redacted; empty if none is stored."""
+
     def rest(self, session: SessionKey) -> None:
         """A run of the session has ended: hold nothing for it that no process needs."""
 
