@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.tui.pager import KEYS
 from holdfast.cli.tui.unfold.chooser import HELP
-from holdfast.cli.tui.unfold.pager import KEYS
 from tests.behaviour.desk import Desk, desk, idle
 from tests.fakes.emulator import screen
 

@@ -11,7 +11,7 @@ from holdfast.cli.run.approval import WANTS
 from holdfast.cli.tui.asked import ASKS_YOU, NO_ANSWER, NOT_WHOLE, READ_FIRST
 from holdfast.cli.tui.attention import notification
 from holdfast.cli.tui.input.answers import FLOW_S, SEEN_S
-from holdfast.cli.tui.unfold.pager import KEYS
+from holdfast.cli.tui.pager import KEYS
 from tests.behaviour.desk import ASKS, Desk, approve, idle
 from tests.behaviour.hands import command
 from tests.fakes import model_server as says

@@ -45,7 +45,7 @@ from holdfast.cli.tui.actions import (
 )
 from holdfast.cli.tui.questions import ScreenQuestions
 from holdfast.cli.tui.ui import Ui
-from holdfast.cli.tui.unfold.unfolding import Unfolding
+from holdfast.cli.tui.unfolding import Unfolding
 from holdfast.cli.tui.view import View, WaitingMessage
 from holdfast.config.settings import Config
 

@@ -1,1 +1,1 @@
-"""What the screen shows in short, in full: a list of calls, changed files, a pager."""
+"""Parts of the screen that show in full what it shows in short: a list of calls, changed files."""

@@ -9,8 +9,8 @@ ROWS = 8
 HELP = "↑ ↓ choose · Enter shows all of it · Esc leaves"
 
 
-class Choice(Value):
-    """An entry: its name for the program, and its line for the user."""
+class ListedCall(Value):
+    """An entry: the id of the call, and its line."""
 
     key: str
     line: str
@@ -19,7 +19,7 @@ class Choice(Value):
 class Chooser:
     """The entries, oldest first, and the position of the mark: on the last one at first."""
 
-    def __init__(self, entries: Sequence[Choice]) -> None:
+    def __init__(self, entries: Sequence[ListedCall]) -> None:
         self._entries = entries
         self._at = len(entries) - 1
 

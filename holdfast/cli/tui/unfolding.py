@@ -13,10 +13,10 @@ from holdfast.api.schema.events import Event
 from holdfast.api.schema.sessions import MessageObject
 from holdfast.cli.client.client import Client
 from holdfast.cli.exits import Exit
-from holdfast.cli.tui import transcript
+from holdfast.cli.tui import pager, transcript
 from holdfast.cli.tui.ui import Ui
-from holdfast.cli.tui.unfold import changes, pager
-from holdfast.cli.tui.unfold.chooser import Choice, Chooser
+from holdfast.cli.tui.unfold import changes
+from holdfast.cli.tui.unfold.chooser import Chooser, ListedCall
 
 PATIENCE_S = 2.0  # for diffs; without them the files are listed
 NO_CALL = "no tool has been called yet"
@@ -52,10 +52,10 @@ class Unfolding:
             return await pager.page(ui, ui.unfolded())
         entries = [
             *(
-                Choice(call.id, line)
+                ListedCall(call.id, line)
                 for call, line in transcript.calls(ui.view, await self._read())
             ),
-            *(Choice(call.call_id, ui.view.in_short(call)) for call in ui.view.active),
+            *(ListedCall(call.call_id, ui.view.in_short(call)) for call in ui.view.active),
         ]
         if not entries:
             return ui.hint(NO_CALL)
