@@ -129,6 +129,7 @@ class _Terminal:
             purpose=asked.purpose,
             beside=self._hands.beside(planned.profile.workspace),
             paths=await to_thread.run_sync(paths.follow, planned.what, planned.cwd, workspace),
+            targets=await to_thread.run_sync(paths.targets, planned.what, planned.cwd, workspace),
             bash=planned.bash,
             linux=plan.keeps_off_links(planned.programs, level),
         )

@@ -133,7 +133,7 @@ class LookAtTrees(Protocol):
 
 
 class Judge(Value):
-    """`core.approval.decide_execution` decides whether the call may run."""
+    """`core.approval.decision.decide_execution` decides whether the call may run."""
 
     request: ExecutionRequest
     level: Level  # sandbox level that it would run at
