@@ -25,12 +25,14 @@ from holdfast.core.intents import (
 )
 from holdfast.core.messages import Message
 from holdfast.core.run.call import CallParked
+from holdfast.core.run.files import FileChange
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.library import Imported
 from holdfast.core.types import (
     OPERATOR,
+    CallId,
     Fact,
     Owner,
     RequestId,
@@ -147,6 +149,24 @@ class RunQuery(Value):
     after: RunId | None = None
 
 
+class DiffQuery(Value):
+    """Changed files of a run or of a session; of one call or below one path only."""
+
+    run_id: RunId | None = None
+    session_id: SessionId | None = None  # if there is no run
+    call_id: CallId | None = None
+    path: str = ""
+
+
+class FileDiff(Value):
+    """The net change of one file, with its diff."""
+
+    change: FileChange
+    text: str = ""  # as git writes it
+    cut: bool = False  # the text is not the whole diff
+    pruned: bool = False  # a version is no longer kept, so there is no diff
+
+
 Batches = AsyncIterator[Sequence[Record]]
 
 
@@ -216,6 +236,12 @@ class Gateway(Protocol):
     async def messages(self, by: Principal, session_id: SessionId) -> Sequence[Message]:
         """Return the whole transcript; refused with `session_not_found` if not the caller's."""
 
+    async def diff(self, by: Principal, query: DiffQuery) -> Sequence[FileDiff]:
+        """Return what changed from before the run or session to its last change, by path.
+
+        Refused with `run_not_found` or `session_not_found` if it is not the caller's.
+        """
+
     def follow(
         self, by: Principal, run_id: RunId, after: int
     ) -> AbstractAsyncContextManager[Batches | None]:
@@ -257,6 +283,8 @@ class ChatStatus(Value):
     suspended: bool
     health: Health
     now: float  # the time of this view
+    attempts: int = 0  # at asking the model that failed, before the next one
+    retry_at: float = 0.0  # when it is asked again; 0: at once
     files: Sequence[InstructionFile] = ()  # with instructions, as its last run read them
 
 
@@ -310,6 +338,9 @@ class CommandTarget(Protocol):
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed; `run`: `last`, or the id of one run."""
 
     async def context(self) -> Filling:
         """Return what fills the model's window."""

@@ -34,7 +34,9 @@ leave: `holdfast --continue` continues it, `holdfast --resume` lets you choose a
 
 | key | what it does |
 |---|---|
-| Enter | sends the message; Alt-Enter or Ctrl-J starts a new line |
+| Enter | sends the message; Alt-Enter or Ctrl-J starts a new line. During a run the status line says what it does to the run |
+| Tab | completes commands, paths and @files; during a run: sends the message so that it waits until the run has ended |
+| y, s, a, n | answer an approval: once, for the session, always, no. One key, without Enter, and only if nothing else is typed |
 | Esc | stops the run on the screen at once, with everything it has started; not a run that has only just taken its place |
 | Ctrl-C | the same; without a run, clears the input; twice within 2 s leaves |
 | Ctrl-D, `/quit` | leaves, within 5 s even if something hangs |
@@ -43,7 +45,11 @@ leave: `holdfast --continue` continues it, `holdfast --resume` lets you choose a
 | Ctrl-O | shows the full output of the last tool, or the full question |
 
 What you type is never lost. A message that is not accepted yet is shown as on its way. A refused message comes back into the input line,
-and so does half an answer to a question that was answered elsewhere. A question ignores keys for a moment after it appears.
+and so does half an answer to a question that was answered elsewhere. A key pressed before a question could be read does not answer it,
+nor does a sentence that begins with the letter of an answer; while a question is open, Enter does not interrupt the run.
+
+When a question opens, or a run of more than 10 s ends, the terminal rings and shows a notification (`notify = false` under `[cli]`
+turns it off). The title of the window has the session and its state.
 
 Colours are the terminal's own sixteen, so they follow its theme, dark or light. With `NO_COLOR=1` there are none, and nothing is lost:
 every line shows by a word or a sign what it is.
@@ -97,13 +103,15 @@ SCENES = (
     ),
     Scene(
         "An approval",
-        "The exact command and why it asks. Nothing is preselected: Enter alone does nothing, and "
-        "the text that you were typing waits until you have answered.",
+        "The exact command and why it asks. One key answers. Nothing is preselected: Enter alone "
+        "does nothing, and the text that you were typing waits until you have answered. Of a long "
+        "command the beginning and the end are shown; Ctrl-O shows all of it.",
     ),
     Scene(
         "Messages that wait",
-        "Shift-Tab chooses what a message does during a run: interrupt it, wait (as here), or be "
-        "passed on. ↑ brings the last one back to edit it.",
+        "The status line says what Enter does to the run. Tab lets the message wait instead; "
+        "Shift-Tab chooses for all messages: interrupt the run, wait (as here), or be passed on. "
+        "↑ brings the last one back to edit it.",
     ),
     Scene("Completion", "Of commands, paths and @files, as you type; Tab accepts one."),
     Scene("Which session", "`holdfast --resume`; type to search the list."),
@@ -154,10 +162,10 @@ async def _approval(it: Tmux, model: ModelServer, *how: str) -> str:
     command = "make install PREFIX=/opt/garden && rm -rf build/beds-of-the-last-year"
     model.then(says.calls(says.call("terminal", json.dumps({"command": command}))))
     await it.say("install it")
-    await it.until("eny ?")
+    await it.until("[n] no")
     shown = await _shot(it, *how)
     await it.key("Escape")
-    await it.until(lambda t: bool(t.strip()) and "eny ?" not in t)
+    await it.until(lambda t: bool(t.strip()) and "[n] no" not in t)
     return shown
 
 

@@ -103,5 +103,7 @@ EVENTS = (
     "Server-sent events, each with the id to come back with; the data is an `Event`, of which each "
     "kind has its own fields. A question of a run to its user is `question.asked` (call_id, "
     "question, options), then `question.answered`; a delegated task is `subagent.started` "
-    "(call_id, child_run_id, name, preview, background), then `subagent.completed` (with a status)"
+    "(call_id, child_run_id, name, preview, background), then `subagent.completed` (with a status); "
+    "a file that a call changed is `file.changed` (call_id, path, kind, added, removed, before, "
+    "after, binary), before its `tool.completed`"
 )

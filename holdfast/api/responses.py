@@ -3,6 +3,7 @@
 import msgspec
 
 from holdfast.api.schema.approvals import ApprovalObject
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.events import InstructionFileObject
 from holdfast.api.schema.runs import (
     ContentPart,
@@ -24,7 +25,7 @@ from holdfast.core.run.call import CallParked
 from holdfast.core.run.run import RunCompleted, RunFailed, RunPhase
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.types import OPERATOR, Owner, Usage
-from holdfast.gateway import RunView, SessionSummary
+from holdfast.gateway import FileDiff, RunView, SessionSummary
 
 _LAST_EVENT = {
     "call.asked": "approval.request",
@@ -53,6 +54,25 @@ def usage_object(usage: Usage) -> UsageObject:
     )
 
 
+def diff_object(diff: FileDiff) -> FileDiffObject:
+    """The net change of a file."""
+    change = diff.change
+    return FileDiffObject(
+        path=change.path,
+        kind=change.kind,
+        added=change.added,
+        removed=change.removed,
+        before=change.before,
+        after=change.after,
+        mode_before=change.mode_before,
+        mode_after=change.mode_after,
+        binary=change.binary,
+        diff=diff.text,
+        cut=diff.cut,
+        pruned=diff.pruned,
+    )
+
+
 def status_of(view: RunView) -> str:
     """The run's status as the API names it."""
     if view.status.final:
@@ -71,6 +91,7 @@ def status_of(view: RunView) -> str:
 def run_object(view: RunView) -> RunObject:
     """The run's status object."""
     failed = view.ending if isinstance(view.ending, RunFailed) else None
+    done = view.ending if isinstance(view.ending, RunCompleted) else None
     return RunObject(
         run_id=view.run_id,
         status=status_of(view),
@@ -79,13 +100,14 @@ def run_object(view: RunView) -> RunObject:
         session_id=view.session_id,
         model=view.model,
         last_event=_last_event(view),
-        output=view.ending.output if isinstance(view.ending, RunCompleted) else msgspec.UNSET,
+        output=msgspec.UNSET if done is None else done.output,
         error=msgspec.UNSET if failed is None else failed.error,
         error_code=msgspec.UNSET if failed is None else failed.code,
         usage=usage_object(view.usage) if view.status.final else None,
         question=None if view.question is None else question_object(view.question),
         approval=None if view.approval is None else approval_object(view.approval),
         owner=owner_name(view.owner),
+        incomplete=(done.incomplete or "") if done is not None else "",
     )
 
 

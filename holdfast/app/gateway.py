@@ -27,9 +27,9 @@ from holdfast.host.notify import Notifier, feed, status
 
 
 def run_gateway(config: Config, start: StartedBy) -> int:
-    """Serve until a signal or the operator ends it; the exit code.
+    """Serve until a signal or the operator ends it; return the exit code.
 
-    Does not return while anything still hangs.
+    If a thread hangs, it does not return: the process exits.
     """
     watched = take_supervision()
     observe.setup(config.log.level)
@@ -44,7 +44,7 @@ def run_gateway(config: Config, start: StartedBy) -> int:
         say(line)
 
     lock = wait_for_lock(config.home, tell)  # until the process ends
-    api_key(config)  # made before the engine, which must know what to keep quiet about
+    api_key(config)  # created before the engine, which must hide it in all texts
     process = GatewayProcess(config, lock, start, watched, notifier)
     return anyio.run(_serve, process, backend_options={"debug": False})
 
@@ -72,7 +72,7 @@ async def _serve_until(process: GatewayProcess, ending: Ending) -> int:
             say("Left down: the operator has stopped it. To start it: holdfast gateway start")
             return process.exit_code(Reason.STOP)
         async with AsyncExitStack() as doors, anyio.create_task_group() as watching:
-            # The doors first: what keeps them from opening must not interrupt a run.
+            # The doors first: if one cannot open, no run must be interrupted by that.
             heard = [connected.channel for connected in chatting.channels.values()]
             address = await serve_network(config, service, heard, doors)
             await serve_operator(config, service, journal, doors, control)
@@ -84,7 +84,7 @@ async def _serve_until(process: GatewayProcess, ending: Ending) -> int:
                 _say_ready(process, address, service)
             watching.start_soon(service.booted)
             if process.watched.watchdog_s:
-                # The way through the writer's thread and back; there is nothing to prune.
+                # This goes through the writer's thread and back; it prunes nothing.
                 answered = partial(journal.prune, 0.0, 0.0)
                 every_s = process.watched.watchdog_s / 2
                 watching.start_soon(feed, process.notifier, every_s, answered)
@@ -95,7 +95,7 @@ async def _serve_until(process: GatewayProcess, ending: Ending) -> int:
                 await journal.aclose()
             say(_last_words(process, reason))
             code = process.exit_code(reason)
-            exit_now(code)  # here: a task group waits for what a stuck thread holds
+            exit_now(code)  # not later: leaving the task group would wait for a stuck thread
     return code
 
 

@@ -154,7 +154,7 @@ def _add_models(commands: _Commands) -> None:
 
 
 def _add_sessions(commands: _Commands) -> None:
-    line = "list, search, show, rename, fork, export and import sessions"
+    line = "list, search, show, diff, rename, fork, export and import sessions"
     defaults = {"handler": "sessions.sessions", "what": "list", "limit": 20}
     inner = _Commands(commands.add("sessions", line, help.SESSIONS, _LINES, **defaults))
 
@@ -173,6 +173,13 @@ def _add_sessions(commands: _Commands) -> None:
     for one in (listing, search):
         _number(one, 20, "number of sessions (default 20)", "-n", dest="limit", type=_count)
     named("show", "print the whole conversation")
+    diff = add("diff", "show the files that a session changed")
+    where = f"{_ID} (default: the latest session of this directory)"
+    diff.add_argument("session_id", nargs="?", metavar="ID", type=_some_text, help=where)
+    what = "only of this run: its id, a unique prefix of it, or last"
+    diff.add_argument("--run", metavar="RUN", type=_some_text, help=what)
+    diff.add_argument("--path", metavar="PATH", type=_some_text, help="only below this path")
+    _flag(diff, "--stat", "one line for each file")
     rename = named("rename", "set the title")
     rename.add_argument("title", nargs="+", metavar="TITLE", help='the title; "" removes it')
     fork = named("fork", "start a new session from this one, which stays as it is")

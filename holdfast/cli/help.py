@@ -91,10 +91,12 @@ settings.
 
 exit codes: 0 usable; 1 something needs a fix; 78 the configuration is wrong
 """
-SESSIONS = """List, search, show, rename, fork, export and import sessions.
+SESSIONS = """List, search, show, diff, rename, fork, export and import sessions.
 
 ID is the session's id, a unique prefix of it, or its title.
 Search matches the beginnings of words in messages and titles, with ⟦ and ⟧ around a match.
+A diff leads from before the session (or --run RUN) to its last change, and is as git writes it;
+longer than the terminal, it is shown with $PAGER or less.
 An import does not change its source, and sessions that exist here already stay as they are: you can
 repeat it. Only history is imported: system messages are left out, and the sessions work in
 --workspace DIR, or each in a new directory of its own.

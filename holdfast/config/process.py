@@ -127,6 +127,11 @@ def folds_again() -> bool:
     return "TMUX" in os.environ or not (stiff or os.environ.get("TERM") == "linux")
 
 
+def notifies_by_777() -> bool:
+    """Tell whether the terminal takes a notification as OSC 777, not as OSC 9."""
+    return "VTE_VERSION" in os.environ or os.environ.get("TERM", "").startswith(("rxvt", "foot"))
+
+
 def debugging() -> bool:
     """Tell whether the user wants to see our traces (HOLDFAST_DEBUG=1)."""
     return os.environ.get("HOLDFAST_DEBUG", "") not in ("", "0")
@@ -169,6 +174,12 @@ def package_environment() -> dict[str, str]:
         or name.startswith("PIP_")
         or name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
     }
+
+
+def pager() -> tuple[str, dict[str, str]]:
+    """Return the command line of the user's pager, and the environment for it."""
+    less = "FRX"  # with colours; leave the text on the screen; end at once if it fits
+    return os.environ.get("PAGER") or "less", {"LESS": less, **os.environ}
 
 
 def search_path() -> str:

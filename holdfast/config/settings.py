@@ -87,7 +87,7 @@ class LimitSettings:
     running: Count = 1_024
     queued: Count = 10_000
     turns: Count = 90
-    model_attempts: Count = 5
+    model_attempts: Count = 12
     run_usd: Dollars = 0.0  # what one run may spend on models; 0: no limit
     body_mb: Count = 10
     body_s: Seconds = 30.0
@@ -141,9 +141,10 @@ class TerminalSettings:
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """The conversation at a terminal: what words do to a run at work."""
+    """The conversation at a terminal."""
 
-    busy: config_channels.Busy = Busy.INTERRUPT
+    busy: config_channels.Busy = Busy.INTERRUPT  # what a message does to an active run
+    notify: Flag = True  # bell and notification: a question opens, a long run ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from holdfast.engine.messenger import Chatting
 from holdfast.engine.runs.approvals import ApprovalPolicy, Audit
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
-from holdfast.tools.tool import BlobStore, RunsCommands, Tool
+from holdfast.tools.tool import RunsCommands, Tool, VersionStore
 
 
 async def no_instructions(workspace: str) -> Sequence[InstructionFile]:
@@ -29,7 +29,7 @@ class ServiceDeps(Value):
     """The parts that a service is built from."""
 
     journal: Journal
-    blobs: BlobStore
+    blobs: VersionStore
     models: Models
     tools: Callable[[], Sequence[Tool[Any]]]  # of the moment; the same sequence if unchanged
     clock: Clock

@@ -18,10 +18,19 @@ from holdfast.core.run.run import Run
 from holdfast.core.session import answers, placement
 from holdfast.core.session.session import Session
 from holdfast.core.types import Fact, RequestId, RunId, SessionId, SessionKey, Usage
+from holdfast.engine.changes import Changes
 from holdfast.engine.live import Live
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
-from holdfast.gateway import AskedPlace, Batches, PendingApproval, RunQuery, RunView
+from holdfast.gateway import (
+    AskedPlace,
+    Batches,
+    DiffQuery,
+    FileDiff,
+    PendingApproval,
+    RunQuery,
+    RunView,
+)
 from holdfast.journal.journal import Journal, RunFilter, RunRow
 
 PAGE = 500  # records a follower reads at once
@@ -36,12 +45,14 @@ class Reads:
         journal: Journal,
         sessions: Sessions,
         live: Live,
+        changes: Changes,
         made: Callable[[RunId], Awaitable[None]],
         watched: Callable[[Principal, SessionKey], Awaitable[None]],
     ) -> None:
         self._journal = journal
         self._sessions = sessions
         self._live = live
+        self._changes = changes
         self._made = made  # a child is known to its parent's readers before it is there
         self._watched = watched  # resumes a session whose recovery was deferred
 
@@ -100,6 +111,17 @@ class Reads:
             said = (await self._sessions.whole(loaded)).whole()
             await loaded.landed()
             return said
+
+    async def diff(self, by: Principal, query: DiffQuery) -> Sequence[FileDiff]:
+        """What a run or a session changed; refused if it is not the caller's."""
+        if query.run_id is not None:
+            stream = (await self.row(by, query.run_id)).stream
+        else:
+            name = query.session_id or SessionId("")
+            if (row := await self._journal.stream_of(SessionKey(by.owner, name))) is None:
+                raise Refused("session_not_found", f"There is no session {name}.")
+            stream = row.stream
+        return await self._changes.diff(stream, query.run_id, query.call_id, query.path)
 
     def follow(
         self, by: Principal, run_id: RunId, after: int

@@ -1,4 +1,4 @@
-"""The front door, implemented: reads, intents, and the way up and down. It decides nothing."""
+"""The front door, implemented: reads, intents, start and stop. It decides nothing."""
 
 import logging
 from functools import partial
@@ -20,6 +20,7 @@ from holdfast.core.run.run import CutCause, RunPhase
 from holdfast.core.types import RunId
 from holdfast.engine import timers
 from holdfast.engine.administration import Administration
+from holdfast.engine.changes import Changes
 from holdfast.engine.commands.session import CommandDeps
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.send import Intents
@@ -47,7 +48,8 @@ class Service(Reads):
         standing = StandingRules(sessions, journal)
         probe = PostureProbe(deps.hands)
         self._work = work = Work(deps, sessions, standing, audit, probe.name, tasks)
-        super().__init__(journal, sessions, work.live, work.children.made, work.watch)
+        changes = Changes(journal, deps.blobs, deps.redactor)
+        super().__init__(journal, sessions, work.live, changes, work.children.made, work.watch)
         self._deps = deps
         self.clock = clock
         self._tasks = tasks
@@ -75,7 +77,7 @@ class Service(Reads):
         self.accept_posture = self._posture.accept
 
     async def start(self, only: frozenset[RunId] | None = None) -> None:
-        """The way up. Afterwards new work is taken. `only`: the runs to bring back, if not all."""
+        """Recover, then accept work. `only`: the runs to continue, if not all."""
         clock, start_soon = self.clock, self._tasks.start_soon
         self._life.change(Change.JOURNAL_OPENED)
         await self._work.processes.sweep()
@@ -94,11 +96,11 @@ class Service(Reads):
 
     @property
     def restored_at(self) -> float:
-        """The time of a restore, while an older key may still be repeated; else 0."""
+        """The time of the restore, while older request keys may be repeated; otherwise 0."""
         return self._life.restored_at
 
     async def boots(self, start: StartedBy) -> bool:
-        """Decide whether a gateway should serve at all; asked before any door opens."""
+        """Decide whether a gateway should serve at all; called before any door opens."""
         return await self._life.boots(start)
 
     async def booted(self) -> None:
@@ -110,15 +112,15 @@ class Service(Reads):
         await self._life.want(by, wanted)
 
     async def recorded(self, by: Principal) -> Recorded:
-        """Return what is wanted of the gateway, and what it has recorded of itself."""
+        """Return the wanted state of the gateway, and the state that it recorded."""
         return await self._life.recorded(by)
 
     def refuse_work(self) -> None:
-        """From now on nothing new is taken."""
+        """Accept no new work from now on."""
         self._life.change(Change.STOP_ASKED)
 
     async def stop(self, wait_s: float, cause: CutCause) -> None:
-        """The way down. Afterwards nothing is driven or followed; then close the doors."""
+        """Stop driving runs and serving readers. The caller then closes the doors."""
         if self._life.phase is not LifecyclePhase.DRAINING:
             self.refuse_work()
         coordinator = self._work.coordinator
@@ -133,9 +135,9 @@ class Service(Reads):
             await self.messenger.stop()
 
     async def end(self, reason: Reason | None = None) -> None:
-        """The last of the way down, with all doors closed: no process of ours lives on.
+        """Finish the shutdown after the doors are closed: kill every process that is left.
 
-        `reason` is a gateway's, and decides which state it leaves.
+        `reason` is given by a gateway, and decides which state it records.
         """
         await self._work.processes.kill_all(last=True)
         if reason is not None:

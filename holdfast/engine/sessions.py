@@ -5,8 +5,8 @@ fact as it is enqueued, and facts are redacted before that. Decisions are made o
 are shown the fold of what is committed (`LoadedSession.committed`). `change` loads, decides and
 appends, with no await between the decision and its record. A failed commit voids every fold, and
 callers load the session again. Idle sessions stay in memory for a while, so that a long
-conversation is not read for each turn; one that waits for a place with big inputs leaves at once,
-and is loaded again when it has one.
+conversation is not read for each turn. A session that waits for a place with big inputs leaves
+memory at once, and is loaded again when it has a place.
 
 A session with a compacted history is loaded from its checkpoint, which the compaction leaves: the
 facts before that are not read, however many they are. Its transcript then serves the model; `whole`
@@ -39,7 +39,7 @@ from holdfast.journal.journal import Conflict, Journal, Pending, RunRow, StreamR
 
 KEEP_IDLE = 256
 RETRY_CONFLICTS = 5
-BIG = 64 * 1024  # bytes of inputs with which a session that only waits leaves memory
+BIG = 64 * 1024  # a session that only waits leaves memory if its inputs have more bytes
 
 _DRIVEN = frozenset({run_machine.RunPhase.QUEUED, run_machine.RunPhase.RUNNING})
 _ENDS: frozenset[type[Fact]] = frozenset(TERMINAL)
@@ -96,7 +96,7 @@ class LoadedSession:
         self.void = False
 
     def move(self, after: Session, pending: Pending, at: float) -> None:
-        """Go on to the session that the facts of `pending` lead to."""
+        """Replace the session by the one after the facts of `pending`."""
         self._settle()
         self._ahead.append((pending, self.session))
         self.session, self.head, self.last_at = after, pending.seq, at
@@ -110,12 +110,12 @@ class LoadedSession:
                 self.partial = 0
 
     def committed(self) -> Session:
-        """The session as the journal has it: all that a reader may be shown."""
+        """Return the session as the journal has it: a reader may see no more."""
         self._settle()
         return self._ahead[0][1] if self._ahead else self.session
 
     async def landed(self) -> None:
-        """Return when all that was appended so far is durable; raise if it failed."""
+        """Wait until everything appended so far is durable; raise if that failed."""
         if self._ahead:
             await self._ahead[-1][0].wait()
 
@@ -142,7 +142,7 @@ Decide = Callable[[LoadedSession | None], Sequence[Fact]]
 
 
 class _Loading:
-    """A block that keeps one session in memory. A class, because every drive enters one."""
+    """A block that keeps one session in memory. A class is faster, and every drive enters one."""
 
     __slots__ = ("_key", "_loaded", "_sessions", "_whole")
 
@@ -199,11 +199,11 @@ class Sessions:
         self.counts.update(row.status for row in unfinished if row.key not in self._loaded)
 
     def key_of(self, stream: int) -> SessionKey | None:
-        """The session a stream belongs to, if it is in memory."""
+        """Return the session of a stream, if it is in memory."""
         return self._by_stream.get(stream)
 
     def running(self, run_id: RunId) -> tuple[LoadedSession, Run] | None:
-        """The fold of an unfinished run, if it is in memory."""
+        """Return the fold of an unfinished run, if it is in memory."""
         if (key := self._by_run.get(run_id)) is None or (loaded := self._loaded.get(key)) is None:
             return None
         found = loaded.session.runs.get(run_id)
@@ -264,7 +264,7 @@ class Sessions:
         return loaded
 
     def unpin(self, loaded: LoadedSession) -> None:
-        """Let go of what `pin` returned."""
+        """Release what `pin` returned."""
         loaded.pins -= 1
         self.rest(loaded)
 
@@ -290,7 +290,7 @@ class Sessions:
             if type(fact) in _ENDS and after.ended is not None:
                 ended.append(after.ended)
         if reported and self._split is not None:
-            # What chats are to hear of it is queued with it: nothing can come between.
+            # The messages to chats about it are queued in the same append.
             facts += replies.messages(before, after, facts, self._split)
         if after.runs is before.runs:
             changed = ended
@@ -321,7 +321,7 @@ class Sessions:
         loaded.head = self._journal.delta(loaded.stream, loaded.last_at, delta)
 
     def rest(self, loaded: LoadedSession) -> None:
-        """Let it leave memory, unless others still need it."""
+        """Let it leave memory, unless something still needs it."""
         if not loaded.void and self._loaded.get(loaded.key) is loaded:
             self._rest(loaded)
             if self._sizes and self._only_waits(loaded):

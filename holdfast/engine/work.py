@@ -78,7 +78,7 @@ class Work:
         give_titles(deps, sessions, tasks, self.commits)
 
     def _subscribe(self) -> None:
-        for part in (self.permits, self.children, self.standing):
+        for part in (self.permits, self.children, self.standing, self.processes):
             part.subscribe(self.commits)
         waking.subscribe(self.commits, self.sessions, self.coordinator)
 

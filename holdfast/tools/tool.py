@@ -147,6 +147,13 @@ class BlobStore(Protocol):
         """Store `data` durably and return its hash. Blocks; call it from a worker thread."""
 
 
+class VersionStore(BlobStore, Protocol):
+    """The same, to read from too."""
+
+    def get(self, name: str) -> bytes:
+        """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
+
+
 async def _no_result(call_id: CallId) -> None:
     """Find no result of an earlier call."""
 
@@ -206,6 +213,9 @@ class RunsCommands(Protocol):
 
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
         """Kill its process tree, if it runs, and return how it ended."""
+
+    def rest(self, session: SessionKey) -> None:
+        """A run of the session has ended: hold nothing for it that no process needs."""
 
     async def kill_all(self) -> None:
         """Kill every process that was started here, except detached ones."""

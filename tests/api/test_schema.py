@@ -24,6 +24,7 @@ from holdfast.core.events import MessageDelta, Record, ToolProgress
 from holdfast.core.inbox import InputSuperseded
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import (
     MessageVoided,
@@ -41,7 +42,15 @@ RUN = b'{"run_id":"r","status":"running","created_at":1,"updated_at":1,"session_
 SHOWN = (
     (ApprovalDenied, ApprovalExpired, ApprovalGranted, ApprovalRequested, ApprovalWithdrawn)
     + (MessageDelta, ToolProgress, InputSuperseded, CallAnswered, CallParked, CallSettled)
-    + (CallStarted, ChildBegun, ChildEnded, ProcessEnded, ProcessMatched, ProcessStarted)
+    + (
+        CallStarted,
+        FileChanged,
+        ChildBegun,
+        ChildEnded,
+        ProcessEnded,
+        ProcessMatched,
+        ProcessStarted,
+    )
     + (MessageVoided, ModelAnswered, RunCancelled, RunCompleted, RunFailed, RunResumed, RunStarted)
 )
 
@@ -64,7 +73,7 @@ def _values(kind: type[msgspec.Struct]) -> Iterator[tuple[str, object]]:
         if field.name in special and not isinstance(field.type, msgspec.inspect.StrType):
             yield field.name, special[field.name]
         elif field.required or field.name in ("question", "summary", "sandbox"):
-            yield field.name, _value(field.type)
+            yield field.encode_name, _value(field.type)
 
 
 def _value(kind: msgspec.inspect.Type) -> object:

@@ -13,7 +13,8 @@ from pathlib import Path
 import aiohttp
 import anyio
 
-from holdfast.cli.tui.ui import MEANS, READ_FIRST
+from holdfast.cli.tui.asked import READ_FIRST
+from holdfast.cli.tui.ui import MEANS
 from holdfast.core.inbox import Mode
 from holdfast.host.lock import SOCKET
 from tests.fakes import model_server as says

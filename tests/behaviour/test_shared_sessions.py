@@ -182,7 +182,7 @@ async def test_the_network_knows_nothing_of_anybodys_sessions(both: Bot, client:
     await speak(both, "hello", "echo: hello")
     gateway, whose = both.gateway, {"X-Holdfast-Owner": THEIRS}
     assert (await gateway.get("/api/sessions"))[1]["data"] == []
-    paths = ("", "/messages", "/messages?settled=true", "/events")
+    paths = ("", "/messages", "/messages?settled=true", "/events", "/diff")
     for path in paths:
         assert (await gateway.get(f"/api/sessions/{HERE}{path}"))[0] == 404
     named = [*(f"/api/sessions/{HERE}{path}" for path in paths), "/api/sessions", "/v1/runs"]

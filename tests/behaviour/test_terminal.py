@@ -350,7 +350,7 @@ async def test_a_background_process_dies_with_the_gateway_and_that_is_told(
 
 
 REACH = (
-    "exec 3<>/dev/tcp/127.0.0.1/3128; "
+    'exec 3<>"/dev/tcp/127.0.0.1/${http_proxy##*:}"; '
     r"printf 'CONNECT nowhere.invalid:443 HTTP/1.1\r\n\r\n' >&3; head -n 1 <&3"
 )
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from holdfast.cli.tui.status import ENTER_DOES, TAB_QUEUES
+from holdfast.cli.tui.ui import MEANS
 from holdfast.cli.tui.view import INTERRUPTED_BY_NEXT
 from holdfast.core.inbox import Mode
 from tests.behaviour.desk import Desk, begin, desk, gated, idle, sleeper, switch
@@ -209,3 +211,29 @@ async def test_after_a_kill_everything_is_there_again_and_the_run_goes_on(
             shown = await it.until(lambda t: idle(t) and "\nthe whole" in t)
         assert shown.count("› say:the whole answer") == 1
         assert served or "\nthe whole answer" in shown
+
+
+@pytest.mark.promise("TERM-03", "HALT-08")
+async def test_the_screen_says_what_enter_does_and_tab_queues_instead(either: Desk) -> None:
+    async with either.terminal() as it:
+        gate = await _at_work(it, either)
+        for mode in (Mode.QUEUE, Mode.STEER, Mode.INTERRUPT):
+            await it.key("BTab")
+            await it.until(MEANS[mode])
+            await it.type("x")  # the hint of the switch has been read
+            shown = await it.until(ENTER_DOES[mode])
+            assert (TAB_QUEUES in shown) is (mode is not Mode.QUEUE)
+            await it.key("BSpace")
+        await it.type("/status")
+        await it.until(lambda t: ENTER_DOES[Mode.INTERRUPT] not in t)  # a command does not
+        await it.key("C-u")
+        await it.type("say:later")
+        await it.key("Tab")
+        await it.until("⋯ waits: say:later")
+        await it.type("say:much/later")  # might be a path: it is completed first
+        await it.key("Tab", "Tab")
+        await it.until("⋯ waits: say:much/later")
+        assert "■ interrupted" not in await it.said()
+        gate.set()
+        await it.until(lambda t: idle(t) and "\nmuch/later" in t)
+    assert either.told() == ["first", "say:later", "say:much/later"]

@@ -8,10 +8,13 @@ import anyio
 import pytest
 
 from holdfast.cli.run.approval import WANTS
-from holdfast.cli.tui.ui import READ_FIRST, UNSEEN_S
+from holdfast.cli.tui.asked import ASKS_YOU, NO_ANSWER, NOT_WHOLE, READ_FIRST
+from holdfast.cli.tui.attention import notification
+from holdfast.cli.tui.input.answers import FLOW_S, SEEN_S
 from tests.behaviour.desk import ASKS, Desk, approve, idle
 from tests.behaviour.hands import command
 from tests.fakes import model_server as says
+from tests.fakes.emulator import Emulator
 from tests.fakes.screen import Screen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
@@ -39,7 +42,7 @@ async def _enter(it: Screen, wanted: str) -> None:
     """Enter, a second time if the question had only just appeared and took no answer."""
     await it.key("Enter")
     if wanted not in await it.until(lambda t: wanted in t or READ_FIRST in t):
-        await anyio.sleep(UNSEEN_S)  # sleep: that long it takes none
+        await anyio.sleep(FLOW_S)  # sleep: that long it takes none
         await it.key("Enter")
         await it.until(wanted)
 
@@ -135,7 +138,7 @@ async def test_nothing_is_chosen_beforehand_and_what_was_being_typed_answers_not
         shown = await it.until(ASKS)
         assert WANTS in shown and "touch made" in shown
         assert "once more" not in shown
-        await _enter(it, "type one of: once")
+        await _enter(it, NO_ANSWER)
         assert not (alone.work / "made").exists()
         await approve(it, "d")
         await it.until(lambda t: "denied: touch made" in t and "› once more," in t)
@@ -151,8 +154,9 @@ async def test_all_of_what_would_run_is_shown_on_a_key(alone: Desk) -> None:
     lines = "\n".join(f"touch file-{n}" for n in range(60))
     async with alone.terminal() as it:
         await it.say(command(lines))
-        await it.until("more lines: Ctrl-O shows all")
-        assert "touch file-59" not in (await it.said()).partition("approval (")[2]
+        shown = await it.until("more lines: Ctrl-O shows all")
+        assert "| touch file-0\n" in shown and "| touch file-59\n" in shown
+        assert "| touch file-30\n" not in shown
         await it.key("C-o")
         await it.until(lambda t: "\n    | touch file-59\n" in t and ASKS in t)
         said = await it.said()
@@ -165,7 +169,7 @@ async def test_a_yes_counts_only_for_what_was_shown_whole(alone: Desk) -> None:
         await it.say(command(lines, unsandboxed=True))
         await it.until("approval (UNSANDBOXED; ")  # also where the line that says so is cut
         await it.type("once")
-        await _enter(it, "there is more of it than you see")
+        await _enter(it, NOT_WHOLE)
         assert not (alone.work / "file-0").exists()
         await it.key("C-o")
         await it.until(lambda t: "\n    | touch file-59\n" in t and ASKS in t)
@@ -173,3 +177,56 @@ async def test_a_yes_counts_only_for_what_was_shown_whole(alone: Desk) -> None:
         await it.until("approved (once)")
         await it.until("exit_code")
         assert (alone.work / "file-59").exists()
+
+
+async def _press(it: Screen, key: str, gone: str = ASKS) -> None:
+    """Press one key once the question has been there for long enough to be read."""
+    await it.until(ASKS)
+    await anyio.sleep(SEEN_S)  # sleep: before that it is not an answer
+    await it.type(key)
+    await it.until(lambda t: gone not in t)
+
+
+@pytest.mark.promise("TERM-01")
+async def test_one_key_answers_without_enter(alone: Desk) -> None:
+    async with alone.terminal() as it:
+        await it.say(command("touch made"))
+        await _press(it, "n")
+        await it.until("denied: touch made")
+        assert not (alone.work / "made").exists()
+        await it.say(command("touch made"))
+        await _press(it, "y")
+        await it.until(lambda t: "approved (once): touch made" in t and "exit_code" in t)
+        assert (alone.work / "made").exists()
+
+
+@pytest.mark.promise("TERM-01")
+async def test_a_sentence_is_no_answer_and_does_not_end_the_run(alone: Desk) -> None:
+    async with alone.terminal() as it:
+        await it.say(command("touch made"))
+        await it.until(ASKS)
+        await anyio.sleep(SEEN_S)  # sleep: from here on a key may answer
+        await it.say("yes and always")
+        shown = await it.until(NO_ANSWER)
+        assert ASKS in shown and "? yes and always" in shown
+        await it.key("C-u")
+        await _press(it, "n")
+        await it.until(lambda t: idle(t) and "denied: touch made" in t)
+        assert "■ interrupted" not in await it.said()
+    assert len(alone.told()) == 2  # the message and the result: the sentence was not sent
+
+
+@pytest.mark.promise("TERM-02")
+async def test_a_question_rings_and_the_title_of_the_window_says_so(alone: Desk) -> None:
+    async with alone.terminal() as it:
+        assert isinstance(it, Emulator)
+        await it.say(command("touch made"))
+        await it.until(ASKS)
+        assert it.title.endswith("· needs you")
+        assert notification(f"{ASKS_YOU}: touch made", old=False).encode() in it.written
+        await _press(it, "n")
+        await it.until(idle)
+        await it.until(lambda _: it.title.endswith("· ready"))
+        await it.key("C-d")
+        await it.ended()
+        assert b"\x1b[23;2t" in it.written

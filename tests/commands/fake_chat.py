@@ -12,7 +12,7 @@ from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.types import CallId, RequestId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
-from holdfast.gateway import ChatSession, ChatStatus, Health, RunView
+from holdfast.gateway import ChatSession, ChatStatus, FileDiff, Health, RunView
 
 NOW = 1_000_000_000.0
 SESSION = SessionId("ses_1")
@@ -91,6 +91,7 @@ class FakeChat:
         self.stops = 0
         self.spent = Usage()
         self.had: list[ChatSession] = []
+        self.changes: list[FileDiff] = []
         self.filling = Filling(8_000, 2_000, 500, 0, 1_200, 300, 12, 0, measured=True)
         self.now = ChatStatus(
             session_id=SESSION,
@@ -142,6 +143,10 @@ class FakeChat:
 
     async def usage(self) -> Usage:
         return self.spent
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        self._ask("diff", run)
+        return self.changes
 
     async def context(self) -> Filling:
         return self.filling

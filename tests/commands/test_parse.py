@@ -87,7 +87,7 @@ NEEDS = {
     Role.ADMIN: {"restart", "home"},
     Role.RUN: {
         *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "undo", "model", "resume"),
-        "compact",
+        *("compact", "diff"),
     },
 }
 

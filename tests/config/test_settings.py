@@ -130,6 +130,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
         memory_mb = 512
         [cli]
         busy = "queue"
+        notify = false
         [log]
         level = "debug"
         """,
@@ -137,7 +138,7 @@ def test_every_key_can_be_set_in_the_file(home: Path) -> None:
     assert set(config.origins.values()) == {str(home / "config.toml")}
     assert config.openai.stall_s == 5.0
     assert config.openai.usd_per_m_output == 2.0
-    assert config.cli.busy == "queue"
+    assert (config.cli.busy, config.cli.notify) == ("queue", False)
     assert config.gateway.workspace_roots == ("/srv",)
     assert config.recovery.on_start is OnStart.WAIT
     assert (config.approval.mode, config.sandbox.allow_none) == (ApprovalMode.SANDBOXED, True)

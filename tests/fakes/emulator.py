@@ -82,6 +82,7 @@ class Emulator(Screen):
         self._loop = asyncio.get_running_loop()
         self._change = anyio.Event()
         self._to_send = b""
+        self.written = b""  # everything, as the command has sent it
         # Both ends are held: what the command has written last can be read after its end.
         self._ours, self._theirs = pty.openpty()
         os.set_blocking(self._ours, False)
@@ -104,11 +105,17 @@ class Emulator(Screen):
         self.pid = self._process.pid
         self._loop.add_reader(self._ours, self._draw)
 
+    @property
+    def title(self) -> str:
+        """The title of the window."""
+        return self._drawn.title
+
     def _draw(self) -> None:
         """Draw all that has been written; Linux hands over what is on its way before it says no."""
         with suppress(BlockingIOError):
             while True:
-                self._stream.feed(os.read(self._ours, 65536))
+                self.written += (data := os.read(self._ours, 65536))
+                self._stream.feed(data)
                 self._change.set()
                 self._change = anyio.Event()
 

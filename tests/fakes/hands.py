@@ -53,6 +53,9 @@ class IdleHands:
         self.end(process_id, cause=ProcessEnd.KILLED)
         return self.ends[process_id]
 
+    def rest(self, session: SessionKey) -> None:
+        """Nothing is held."""
+
     async def kill_all(self) -> None:
         self.killed += 1
 

@@ -290,6 +290,9 @@ class _NoBlobs:
     def put(self, data: bytes) -> str:
         raise AssertionError("nothing here is that big")
 
+    def get(self, name: str) -> bytes:
+        raise KeyError(name)
+
 
 async def _unheard(entry: AuditEntry) -> None:
     """Nobody reads the audit."""

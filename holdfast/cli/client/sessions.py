@@ -11,6 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.api.schema import sessions
+from holdfast.api.schema.changes import DiffResponse
 from holdfast.api.schema.sessions import MessageObject, SearchResponse, SessionObject
 from holdfast.cli.client.refusals import Exists
 from holdfast.core.types import OPERATOR, Value
@@ -81,6 +82,14 @@ class SessionsClient(Value):
         """The whole transcript."""
         path = f"{session_path(session_id)}/messages"
         return (await self._ask("GET", path, sessions.MessageList)).data
+
+    async def diff(
+        self: Asks, session_id: str, run_id: str = "", path: str = "", call_id: str = ""
+    ) -> DiffResponse:
+        """The files that a session changed; of one run, one path or one call if given."""
+        of = f"/v1/runs/{path_part(run_id)}" if run_id else session_path(session_id)
+        only = f"path={path_part(path)}&call_id={path_part(call_id)}"
+        return await self._ask("GET", f"{of}/diff?{only}", DiffResponse)
 
     async def search(self: Asks, terms: str, limit: int = 20) -> SearchResponse:
         """The sessions with a message that has all the terms, or words that begin with them."""

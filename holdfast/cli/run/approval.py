@@ -19,16 +19,22 @@ _UNITS = ((90, 1.0, "s"), (90 * 60, 60.0, "min"), (2 * _DAY, 3600.0, "h"))
 _NAME = 9  # characters: a line of 80 must hold the longest choice of choices, too
 _SUBJECT = 28
 
+_PLAIN = {"y": "once", "yes": "once", "ok": "once", "n": "deny", "no": "deny"}
+_SAID = {"once": "yes, once", "session": "for this session", "deny": "no"}
+
 WANTS = "wants to:"
 EXPIRED = "expired: no answer in time"
 _NOTICES = ("[Background process ", "[Task ")
 
 
-def body(asked: ApprovalObject, *, command_first: bool = False) -> str:
-    """Return the reason and the command; `command_first` where only the beginning may be seen."""
-    what = would_run(asked)
-    why = [f"  {line}" for line in reveal_lines(asked.description) if line]
-    return "\n".join([*what, *why] if command_first else [*why, *what])
+def body(asked: ApprovalObject) -> str:
+    """Return the reason and the command."""
+    return "\n".join([*why(asked), *would_run(asked)])
+
+
+def why(asked: ApprovalObject) -> list[str]:
+    """Return the reason."""
+    return [f"  {line}" for line in reveal_lines(asked.description) if line]
 
 
 def would_run(asked: ApprovalObject) -> list[str]:
@@ -91,11 +97,41 @@ def subject(asked: ApprovalObject) -> str:
     return clip(first.strip(), _SUBJECT - bool(more)) + "…" * bool(more)
 
 
+def topic(asked: ApprovalObject | AskedQuestion) -> str:
+    """Return what a question is about, in a few words."""
+    return subject(asked) if isinstance(asked, ApprovalObject) else reveal(asked.question)
+
+
 def words(choices: Sequence[str]) -> dict[str, str]:
     """Map each accepted input to its choice: the name, or the first letter if it is unique."""
     letters = [choice[:1] for choice in choices]
     short = {c[:1]: c for c in choices if letters.count(c[:1]) == 1}
     return short | {choice: choice for choice in choices}
+
+
+def choice(choices: Sequence[str], typed: str) -> str:
+    """Return the choice that a person has typed; empty: none."""
+    text = typed.strip().lower()
+    found = words(choices)
+    return found.get(text) or found.get(_PLAIN.get(text, ""), "")
+
+
+def keys(choices: Sequence[str]) -> dict[str, str]:
+    """Map each key that answers to its choice."""
+    letters = {key: choice for key, choice in words(choices).items() if len(key) == 1}
+    return letters | {key: _PLAIN[key] for key in ("y", "n") if _PLAIN[key] in choices}
+
+
+def shown_keys(choices: Sequence[str]) -> dict[str, str]:
+    """Map each choice to the key that is shown for it; a choice without a key has to be typed."""
+    return {choice: key for key, choice in keys(choices).items()}
+
+
+def choice_keys(choices: Sequence[str]) -> str:
+    """List the keys that answer, and their choices; there is no default."""
+    shown = shown_keys(choices)
+    said = (f"[{shown[c]}] {_SAID.get(c, c)}" if c in shown else f"type {c}" for c in choices)
+    return "  ".join(said)
 
 
 def answered(choice: str) -> str:

@@ -156,12 +156,11 @@ class LineQuestions:
 
     async def _choose(self, asked: ApprovalObject) -> str:
         """Return the typed choice; empty at the end of the input."""
-        choices = approval.words(asked.choices)
         while True:
             typed = await self._line(asked, approval.prompt(asked))
             if not typed:
                 return ""
-            if typed.endswith("\n") and (choice := choices.get(typed.strip().lower())):
+            if typed.endswith("\n") and (choice := approval.choice(asked.choices, typed)):
                 return choice
             self._screen.note(f"type one of: {', '.join(asked.choices)}, or its letter; then Enter")
 

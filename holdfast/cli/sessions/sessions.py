@@ -1,4 +1,4 @@
-"""`holdfast sessions`: list, search, show, rename, fork, export and import sessions; their marks.
+"""`holdfast sessions`: list, search, show, diff, rename, fork, export, import sessions; their marks.
 
 A mark says that a session's work was interrupted and no run has completed since. The next run is
 told. Clear it by hand if the work is no longer wanted.
@@ -18,7 +18,7 @@ from holdfast.cli.client.client import Client
 from holdfast.cli.client.refusals import NotFound
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.run import workspace
-from holdfast.cli.sessions import export, imports
+from holdfast.cli.sessions import diff, export, imports
 from holdfast.config import process as configuration
 from holdfast.core.text.escape import OutputCleaner
 from holdfast.core.workspace import inside
@@ -41,6 +41,8 @@ def main(args: argparse.Namespace) -> int:
     if args.what == "import" and args.workspace:  # it may ask, so before anything starts
         chosen = workspace.choose(config, args.workspace, confirmed=args.yes)
         args.workspace = str(chosen)
+    if args.what == "diff":
+        return diff.main(args, config)
     return connected.run(args, _DOES[args.what], config)
 
 

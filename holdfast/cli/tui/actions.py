@@ -31,6 +31,11 @@ class AnswerQuestion(Value):
     asked: ApprovalObject | AskedQuestion
     text: str
 
+    @property
+    def chooses(self) -> bool:
+        """Tell whether it is a choice, not text."""
+        return isinstance(self.asked, ApprovalObject)
+
 
 class Halt(Value):
     """Stop the run that was on the screen when the key was pressed, or the run of `sent`."""

@@ -38,12 +38,14 @@ class TakesActions(Protocol):
 
 _KEYS = """\
   Enter           send the message; Alt-Enter or Ctrl-J starts a new line
+  y s a n         answer an approval: once, for the session, always, no; no Enter needed
   Esc             stop the run
   Ctrl-C          stop the run, or clear the input line; twice within 2 s: leave
   Ctrl-D          leave, if the input line is empty
   Shift-Tab       what a message does during a run: interrupt, queue or steer
   ↑               edit the waiting message, or go back in the history
-  Tab             complete /commands, @files and paths
+  Tab             complete /commands, @files and paths; during a run: send the message
+                  so that it waits until the run has ended
   Ctrl-R          search the history
   Ctrl-O          show all output of the last tool, or all of the question
   Ctrl-L          clear the screen
@@ -137,6 +139,7 @@ async def _rename(talk: TakesActions, rest: str) -> None:
     if not rest:
         raise Exit(Code.USAGE, "/rename needs a title: /rename the tax papers")
     await talk.client.rename(talk.session_id, rest)
+    talk.ui.name = rest
     talk.ui.print([talk.ui.style.dim(f"… The title of this session is now: {rest}")])
 
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import anyio
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.current import set_app
-from prompt_toolkit.output import Output
+from prompt_toolkit.output import Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
 
 from holdfast.config import process as configuration
 
@@ -84,3 +85,15 @@ def _doing(output: Output, **otherwise: Callable[[], None]) -> Iterator[None]:
     finally:
         for name in otherwise:
             delattr(output, name)
+
+
+def terminal() -> Output:
+    """Return the terminal. It is never asked where its cursor is.
+
+    An answer that came after lines were printed above would be wrong by as many rows, and the
+    application would scroll those lines out of sight.
+    """
+    output = create_output()
+    if isinstance(output, Vt100_Output):
+        output.enable_cpr = False
+    return output

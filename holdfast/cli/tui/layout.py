@@ -22,7 +22,7 @@ from holdfast.api.schema.approvals import ApprovalObject
 from holdfast.cli.client.frames import AskedQuestion
 from holdfast.cli.run import approval
 from holdfast.cli.tui.actions import SendMessage
-from holdfast.cli.tui.style import Style, cut, cut_before, hanging
+from holdfast.cli.tui.style import Style, cut, cut_before, folded, hanging, middle, top
 from holdfast.cli.tui.view import View
 from holdfast.core.text.escape import reveal, steerless
 
@@ -43,10 +43,22 @@ class Panels:
     status: Callable[[], str]
     tick: int
     hinted: str
+    _unprinted: list[str]  # final lines, for the next frame
 
     @property
     def size(self) -> Size:
         return self.app.output.get_size()
+
+    def print(self, lines: Sequence[str]) -> None:
+        """Print final lines above."""
+        if lines:
+            self._unprinted += map(steerless, lines)
+            self.app.invalidate()
+
+    def hint(self, text: str) -> None:
+        """Show a hint in the status line until the next key."""
+        self.hinted = text
+        self.app.invalidate()
 
     def _build(self) -> HSplit:
         def rows(lines: Callable[[], list[str]]) -> ConditionalContainer:
@@ -103,22 +115,33 @@ class Panels:
         return [self.style.dim(line) for line in lines]
 
     def _question(self) -> list[str]:
-        asked, width = self.asked, self.size.columns
-        if asked is None:
-            return []
-        if isinstance(asked, AskedQuestion):
-            head, body = "? it asks you:", approval.asks(asked)
-        else:
-            head = approval.head(asked)
-            body = approval.body(asked, command_first=True)
-        rows = self._rows_of(body.split("\n"))
-        room = self._room()
-        if len(rows) > room:
-            rows = [*rows[: room - 1], f"  … {len(rows) - room + 1} more lines: Ctrl-O shows all"]
-        return [*(self.style.ask(row) for row in hanging(head, width)), *rows]
+        match self.asked:
+            case None:
+                return []
+            case AskedQuestion() as asked:
+                head, keys = "? it asks you:", ""
+                rows = middle(self._rows_of(approval.asks(asked).split("\n")), self._room())
+            case asked:
+                head, keys = approval.head(asked), approval.choice_keys(asked.choices)
+                command, why = self._request(asked)
+                rows = [*command, *why]
+        ours = [*hanging(head, self.size.columns)], [*hanging(keys, self.size.columns)]
+        first, last = ([self.style.ask(row) for row in part if row] for part in ours)
+        return [*first, *rows, *last]
+
+    def _request(self, asked: ApprovalObject) -> tuple[list[str], list[str]]:
+        """Draw the command, its beginning and its end if there is no room for all, and the reason."""
+        command, room = self._rows_of(approval.would_run(asked)), self._room()
+        why = [row for line in approval.why(asked) for row in hanging(line, self.size.columns)]
+        why = top(why, max(room - len(command), min(room // 3, 3)))
+        return middle(command, room - len(why)), why
+
+    def shows_whole(self, asked: ApprovalObject) -> bool:
+        """Tell whether the whole command is on the screen."""
+        return self._request(asked)[0] == self._rows_of(approval.would_run(asked))
 
     def _rows_of(self, lines: Sequence[str]) -> list[str]:
-        return [row for line in lines for row in hanging(line, self.size.columns)]
+        return [row for line in lines for row in folded(line, self.size.columns)]
 
     def _room(self) -> int:
         """The rows that a question may have."""
@@ -132,8 +155,8 @@ class Panels:
                 return self.style.mine("› ")
             case AskedQuestion() as asked:
                 return self.style.ask(approval.line(asked))
-            case asked:
-                return self.style.ask(approval.choices(asked))
+            case _:
+                return self.style.ask("? ")
 
     def _menu(self) -> list[str]:
         state = self.buffer.complete_state

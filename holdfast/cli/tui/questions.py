@@ -1,9 +1,8 @@
 """Ask the questions of a session and its children in the full terminal, one after the other.
 
 A question closes when it is answered elsewhere, expires or its run ends. Text that comes too
-late for it answers no other question: it is the next message (HALT-09). An approval is answered
-by the name of a choice or its letter, never by Enter alone; a sentence is a message. A yes to
-a command that does not fit the screen counts only after all of it was shown.
+late for it answers no other question: it is the next message (HALT-09). Which keys answer, and
+when a yes counts, is in tui/asked.py.
 """
 
 from anyio.abc import TaskGroup
@@ -17,8 +16,6 @@ from holdfast.cli.run import approval
 from holdfast.cli.run.questions import Asked, OpenQuestions
 from holdfast.cli.tui.actions import AnswerQuestion, SendMessage
 from holdfast.cli.tui.ui import Ui
-
-_PLAIN = {"y": "once", "yes": "once", "ok": "once", "n": "deny", "no": "deny"}
 
 
 class ScreenQuestions:
@@ -71,15 +68,7 @@ class ScreenQuestions:
             case asked:
                 await self._choose(asked, given.text)
 
-    async def _choose(self, asked: ApprovalObject, text: str) -> None:
-        said = text.strip().lower()
-        choice = approval.words(asked.choices).get(_PLAIN.get(said, said))
-        if choice is None:
-            if len(text.split()) > 1:
-                return self._say(text)
-            return self._ui.hint(f"type one of: {', '.join(asked.choices)}; then Enter")
-        if choice != "deny" and not self._ui.is_whole:
-            return self._ui.hint("there is more of it than you see: Ctrl-O shows all; then answer")
+    async def _choose(self, asked: ApprovalObject, choice: str) -> None:
         self._ours.add(asked.request_id)
         try:
             answered = await self._client.answer(asked, choice)

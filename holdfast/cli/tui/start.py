@@ -49,7 +49,15 @@ async def _talk(config: Config, wish: RunOptions) -> int:
     completer = InputCompleter(Path(wish.workspace), spans=pastes.spans)
     redactor = Redactor(known_secrets(config))
     history = InputHistory(config.home / FILE, redactor, pastes.remembered)
-    ui = Ui(style, send.send_nowait, completer, history, pastes, mode=config.cli.busy)
+    ui = Ui(
+        style,
+        send.send_nowait,
+        completer,
+        history,
+        pastes,
+        mode=config.cli.busy,
+        notify=config.cli.notify,
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_hear_signals, ui)
         async with anyio.create_task_group() as both:

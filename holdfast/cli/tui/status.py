@@ -9,10 +9,17 @@ from holdfast.cli.run.options import RunOptions
 from holdfast.cli.tui.style import amount, columns, cut, seconds, wall_clock
 from holdfast.cli.tui.ui import Ui
 from holdfast.config.settings import Config
+from holdfast.core.inbox import Mode
 from holdfast.core.text.escape import reveal
 from holdfast.core.types import Usage
 from holdfast.models.model import Price
 
+ENTER_DOES = {
+    Mode.INTERRUPT: "Enter interrupts",
+    Mode.QUEUE: "Enter queues",
+    Mode.STEER: "Enter steers",
+}
+TAB_QUEUES = "Tab queues"
 RUN_KEPT = "The active run is kept and continues with"
 RUN_CONTINUES = "The active run continues; to see it"
 _SANDBOX = {
@@ -59,25 +66,36 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
 
     def say() -> str:
         view = ui.view
-        parts = [(4, model)]  # where there is no room for all, the highest number goes first
+        parts = [(6, model)]  # where there is no room for all, the highest number goes first
         if view.run_id and view.begun_at:
-            parts.append((3, seconds(max(0.0, wall_clock() - view.begun_at))))
+            parts.append((5, seconds(max(0.0, wall_clock() - view.begun_at))))
         if view.input_tokens or view.output_tokens:
-            parts.append((8, f"↑{amount(view.input_tokens)} ↓{amount(view.output_tokens)}"))
+            parts.append((10, f"↑{amount(view.input_tokens)} ↓{amount(view.output_tokens)}"))
         if cost := price.cost(Usage(view.input_tokens, view.output_tokens)):
-            parts.append((6, f"${cost:.2f}"))
+            parts.append((8, f"${cost:.2f}"))
         if window and view.context_tokens:
             left = max(0.0, 1 - view.context_tokens / window)
-            parts.append((5, f"{left:.0%} context left"))
+            parts.append((7, f"{left:.0%} context left"))
         if view.sandbox:
-            parts.append((7, _SANDBOX.get(view.sandbox, view.sandbox)))
-        parts.append((2, f"⇥ {ui.mode}"))
-        if view.busy:
-            stopping = view.run_id and view.stopping == view.run_id
-            parts.append((1, "stopping …" if stopping else "Esc stops"))
-        return _fitting(parts, ui.size.columns)
+            parts.append((9, _SANDBOX.get(view.sandbox, view.sandbox)))
+        return _fitting([*parts, *_keys(ui)], ui.size.columns)
 
     return say
+
+
+def _keys(ui: Ui) -> list[tuple[int, str]]:
+    """Say what the keys do to the run at work, before they are pressed."""
+    view = ui.view
+    if not view.busy:
+        return [(4, f"⇥ {ui.mode}")] if ui.mode is not Mode.INTERRUPT else []
+    if view.run_id and view.stopping == view.run_id:
+        return [(1, "stopping …")]
+    parts = [(1, "Esc stops")]
+    if not ui.may_interrupt:
+        return parts
+    if ui.mode is not Mode.QUEUE:
+        parts.insert(0, (3, TAB_QUEUES))
+    return [(2, ENTER_DOES[ui.mode]), *parts]
 
 
 def _fitting(parts: list[tuple[int, str]], width: int) -> str:

@@ -105,9 +105,41 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def hanging(line: str, width: int) -> list[str]:
-    """Return the rows of a line; those after the first are indented."""
+    """Return the rows of a line of ours, broken between words; those after the first are indented."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    first, *more = wrapped(line, width)
+    if not more:
+        return [first]
+    rest = line[len(first) :].lstrip(" ") if line.startswith(first) else " ".join(more)
+    return [first, *(f"{indent}  {row}" for row in wrapped(rest, width - len(indent) - 2))]
+
+
+def folded(line: str, width: int) -> list[str]:
+    """Return the rows of a line that must be shown to the character; later rows are indented."""
     first, *more = fold(line, width, 0)[0]
     return [first, *(f"    {row}" for row in fold("".join(more), width - 4, 0)[0] if more)]
+
+
+def middle(rows: list[str], room: int) -> list[str]:
+    """Leave out the middle of the rows if there is no room: the beginning and the end stay."""
+    if len(rows) <= room:
+        return rows
+    end = max((room - 1) // 2, 1)
+    begin = max(room - 1 - end, 1)
+    hidden = len(rows) - begin - end
+    return [*rows[:begin], f"  … {hidden} more {_lines(hidden)}: Ctrl-O shows all", *rows[-end:]]
+
+
+def top(rows: list[str], room: int) -> list[str]:
+    """Leave out the end of the rows if there is no room."""
+    if len(rows) <= room:
+        return rows
+    hidden = len(rows) - room + 1
+    return [*rows[: room - 1], f"  … {hidden} more {_lines(hidden)}: Ctrl-O shows all"]
+
+
+def _lines(number: int) -> str:
+    return "line" if number == 1 else "lines"
 
 
 def wall_clock() -> float:

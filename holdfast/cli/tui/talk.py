@@ -164,6 +164,7 @@ class TerminalConversation:
         """Show the session's model in the status line, and complete files of its workspace."""
         found = await self.client.session(self.session_id)
         self.ui.status = status.line(self._config, self.ui, found.model)
+        self.ui.name = found.name
         if found.workspace:
             self.workspace = found.workspace
             commands.move(self.ui, Path(found.workspace))
@@ -234,7 +235,7 @@ class TerminalConversation:
         if self._asking.hear(event):
             return
         hear_children(self.client, event, self._asking.hear, self._children)
-        self.ui.print(self.view.hear(event))
+        self.ui.show(event)
         self._bring_back(self.view.take_unread())
         self.ui.app.invalidate()
 
@@ -276,8 +277,11 @@ class TerminalConversation:
             self.ui.app.invalidate()
 
     def _give_back(self, said: SendMessage | AnswerQuestion, why: Exit) -> None:
+        if isinstance(said, AnswerQuestion) and said.chooses:
+            return self.ui.ask_again()
         lost = why.code is Code.TRY_AGAIN  # the message may have been accepted
-        self.ui.give_back(said.text, said if lost and isinstance(said, SendMessage) else None)
+        unsure = said if lost and isinstance(said, SendMessage) else None
+        return self.ui.give_back(said.text, unsure)
 
     async def _submit(self, said: SendMessage) -> None:
         """Send a message. When this returns, the server has accepted it."""
@@ -303,7 +307,12 @@ class TerminalConversation:
         """Listen to the session: a message of it was accepted."""
         if not self.known:
             self.known = True
+            self._tasks.start_soon(self._name)
             self._listen()
+
+    async def _name(self) -> None:
+        async with self._telling():
+            await self.look_at_session()
 
     async def _halt(self, intent: Halt) -> None:
         """Stop that run and no other; the run of a message on its way once it is accepted."""

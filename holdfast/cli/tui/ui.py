@@ -5,6 +5,7 @@ is decided here. A key becomes an action (tui/actions.py), or edits the input li
 for the server: the user can type before the engine is loaded, and messages are sent when it is.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 import anyio
@@ -19,36 +20,25 @@ from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import Layout
-from prompt_toolkit.output import ColorDepth, Output, create_output
-from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.output import ColorDepth, Output
 
-from holdfast.api.schema.approvals import ApprovalObject
-from holdfast.cli.client.frames import AskedQuestion
-from holdfast.cli.run import approval
-from holdfast.cli.tui.actions import (
-    Action,
-    AnswerQuestion,
-    Halt,
-    Quit,
-    SendMessage,
-    TakeBack,
-    Unfold,
-)
-from holdfast.cli.tui.drawing import Drawing
+from holdfast.api.schema.events import Event
+from holdfast.cli.tui.actions import Action, Halt, Quit, SendMessage, TakeBack, Unfold
+from holdfast.cli.tui.asked import AskedPanel
+from holdfast.cli.tui.attention import LONG_S, Attention
+from holdfast.cli.tui.drawing import Drawing, terminal
+from holdfast.cli.tui.input.answers import AnswerKeys
 from holdfast.cli.tui.input.paste import Pastes
-from holdfast.cli.tui.layout import Panels
 from holdfast.cli.tui.style import Style, wall_clock
 from holdfast.cli.tui.view import View
 from holdfast.core.inbox import Mode
-from holdfast.core.text.escape import steerless
 
 TICK_S = 0.1
 AGAIN_S = 2.0  # for the second Ctrl-C
-READ_FIRST = "read the question first, then answer it"
-UNSEEN_S = 0.6  # a question that appeared just now has not been read
+UNSEEN_S = 0.6  # a run that took the place of another just now has not been noticed
 
 
-class Ui(Panels):
+class Ui(AskedPanel):
     """The application. `do` takes the actions of the keyboard."""
 
     def __init__(
@@ -60,6 +50,7 @@ class Ui(Panels):
         pastes: Pastes,
         *,
         mode: Mode,
+        notify: bool = True,
         typed: Input | None = None,
         output: Output | None = None,
     ) -> None:
@@ -71,9 +62,8 @@ class Ui(Panels):
         self.holding: Callable[[], str] = lambda: ""  # says what would end with this process
         self.do = do  # has an action carried out
         self.asked = None
-        self._asked_at = 0.0
-        self._unfolded = False  # all of the question was shown
-        self._draft = ""  # the input line when a question came
+        self.keys = AnswerKeys(anyio.current_time)
+        self._draft, self._unfolded, self._answered = "", False, False
         self.hinted = ""
         self._halted_at = -AGAIN_S
         self._unprinted: list[str] = []
@@ -81,6 +71,7 @@ class Ui(Panels):
         self._at_gap = True  # the last line above is empty, or there is none
         self.tick = 0
         self._before = ""  # the input line before the key
+        self._tabbed = ""  # the input line that was completed last
         self._unsure: SendMessage | None = None  # a returned message that may have been accepted
         self.buffer = Buffer(
             multiline=True,
@@ -92,6 +83,8 @@ class Ui(Panels):
         self.buffer.on_text_changed += self._typed
         self.app = self._application(typed, output)
         self._drawing = Drawing(self.app)
+        self.attention = Attention(self.app.output, calls=notify)
+        self.name = "holdfast"  # of the session
         self.view = View(style, lambda: self.size.columns, wall_clock)
 
     def _application(self, typed: Input | None, output: Output | None) -> Application[None]:
@@ -102,9 +95,10 @@ class Ui(Panels):
             include_default_pygments_style=False,
             erase_when_done=True,
             input=typed,
-            output=output or _terminal(),
+            output=output or terminal(),
         )
         app.before_render += lambda _: self._print_now()
+        app.before_render += lambda _: self._show_title()
         app.key_processor.before_key_press += self._before_key
         app.key_processor.after_key_press += self._after_key
         app.ttimeoutlen = 0.03
@@ -136,6 +130,7 @@ class Ui(Panels):
         bind(lambda _: self.app.renderer.clear(), "c-l")
         bind(lambda _: self.app.suspend_to_background(), "c-z")
         bind(self._paste, Keys.BracketedPaste)
+        bind(self.press, Keys.Any, when=Condition(lambda: self.asked is not None))
         return found
 
     def _enter(self) -> None:
@@ -144,19 +139,32 @@ class Ui(Panels):
             self.accept()  # else the chosen completion stays in the input line
 
     def _escape(self) -> None:
-        if self.buffer.complete_state is not None:
+        if self.keys.drop():
+            self.hinted = ""
+        elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
         else:
             self.halt()
 
     def _complete(self) -> None:
-        if self.buffer.complete_state is not None:
+        state = self.buffer.complete_state
+        if state is not None and (state.completions or not self._may_queue(self.buffer.text)):
             self.buffer.complete_next()
+        elif self._may_queue(self.buffer.text):
+            self.accept(Mode.QUEUE)
         else:
+            self._tabbed = self.buffer.text
             self.buffer.start_completion(insert_common_part=True)
 
+    def _may_queue(self, text: str) -> bool:
+        """Tell whether Tab sends the message. A word like a path is completed first."""
+        if not (self.may_interrupt and text.strip()) or self.mode is Mode.QUEUE:
+            return False
+        return text == self._tabbed or not _PATH.search(text)
+
     def _paste(self, event: KeyPressEvent) -> None:
-        self.buffer.insert_text(self.pastes.paste(event.data, self.buffer.text), fire_event=False)
+        pasted = self.keys.drop() + self.pastes.paste(event.data, self.buffer.text)
+        self.buffer.insert_text(pasted, fire_event=False)
 
     def clear_view(self) -> None:
         """Forget the session that was shown: another one follows."""
@@ -164,19 +172,16 @@ class Ui(Panels):
 
     # Actions
 
-    def accept(self) -> None:
-        """Enter: send the message, or answer the question."""
+    def accept(self, mode: Mode | None = None) -> None:
+        """Enter: send the message, or answer the question. `mode`: another than the chosen one."""
         # Bytes that are not UTF-8 come as lone surrogates, which a fact must not contain.
         text = self.buffer.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         if self.asked is not None:
-            if anyio.current_time() - self._asked_at < UNSEEN_S:
-                return self.hint(READ_FIRST)
-            self.buffer.reset()
-            return self.do(AnswerQuestion(self.asked, text))
+            return self.accept_answer(text)
         if not text.strip():
             return None
-        said, before, self._unsure = SendMessage(text, self.mode), self._unsure, None
-        if before is not None and (before.text, before.mode) == (text, self.mode):
+        said, before, self._unsure = SendMessage(text, mode or self.mode), self._unsure, None
+        if before is not None and (before.text, before.mode) == (text, said.mode):
             said.key = before.key
         self.buffer.reset(append_to_history=True)
         self.hinted = ""
@@ -228,6 +233,12 @@ class Ui(Panels):
             what = self.holding()
             self.hint(f"{what}; Ctrl-C again leaves" if what else "Ctrl-C again leaves")
 
+    @property
+    def may_interrupt(self) -> bool:
+        """Tell whether the text in the input line would reach a run at work."""
+        text = self.buffer.text.lstrip()
+        return self.view.busy and self.asked is None and not _COMMAND.match(text)
+
     def switch_mode(self) -> None:
         """Choose the next mode: what a message does to an active run."""
         modes = list(Mode)
@@ -249,6 +260,7 @@ class Ui(Panels):
 
     def _before_key(self, _: object) -> None:
         self._before = self.buffer.text
+        self.keys.note()
 
     def _after_key(self, _: object) -> None:
         """Extend the effect of a key on a part of a label to the whole label."""
@@ -259,16 +271,12 @@ class Ui(Panels):
 
     # Output
 
-    def print(self, lines: Sequence[str]) -> None:
-        """Print final lines above."""
-        if lines:
-            self._unprinted += map(steerless, lines)
-            self.app.invalidate()
-
-    def hint(self, text: str) -> None:
-        """Show a hint in the status line until the next key."""
-        self.hinted = text
-        self.app.invalidate()
+    def show(self, event: Event) -> None:
+        """Show an event of the session; call the user if a long run has ended with it."""
+        view, how = self.view, _ENDED.get(event.event)
+        if how and event.run_id == view.run_id and event.timestamp - view.begun_at >= LONG_S:
+            self.attention.call(f"{self.name}: {how}")
+        self.print(view.hear(event))
 
     def _typed(self, _: object) -> None:
         self.hinted = ""  # it has been read
@@ -276,48 +284,6 @@ class Ui(Panels):
             self._unsure = None
         if self.buffer.text:
             self._halted_at = -AGAIN_S  # typing cancels the first Ctrl-C
-
-    @property
-    def is_whole(self) -> bool:
-        """Tell whether the whole command is visible or was shown: an approval is for all of it."""
-        if self._unfolded or not isinstance(self.asked, ApprovalObject):
-            return True
-        return len(self._rows_of(approval.would_run(self.asked))) < self._room()
-
-    def unfold(self) -> None:
-        """Print the whole question above."""
-        match self.asked:
-            case None:
-                return
-            case AskedQuestion() as asked:
-                text = approval.asks(asked)
-            case asked:
-                text = approval.body(asked)
-        self._unfolded = True
-        self.print(["", *text.split("\n")])
-
-    def ask(self, asked: ApprovalObject | AskedQuestion | None) -> None:
-        """Ask a question, or remove it (None). Text typed before is kept and answers nothing."""
-        if asked == self.asked:
-            return
-        typed = self.buffer.text
-        if self.asked is not None:
-            typed = "\n".join(filter(str.strip, (self._late(), self._draft)))
-        self.buffer.text, self._draft = ("", typed) if asked is not None else (typed, "")
-        self.buffer.cursor_position = len(self.buffer.text)
-        self.asked, self._asked_at, self.hinted = asked, anyio.current_time(), ""
-        self._unfolded = False
-        self.app.invalidate()
-
-    def _late(self) -> str:
-        """Return text typed to a question that has closed: it answers no other (HALT-09)."""
-        words = self.buffer.text
-        asked = self.asked
-        if isinstance(asked, ApprovalObject) and words.strip().lower() in approval.words(
-            asked.choices
-        ):
-            return ""  # a choice, not a message
-        return words
 
     async def run(self) -> None:
         """Show the application until `leave`."""
@@ -328,6 +294,7 @@ class Ui(Panels):
             except EOFError:  # the terminal is gone
                 self.do(Quit())
             finally:
+                self.attention.restore()
                 self._gone.set()
             tasks.cancel_scope.cancel()
 
@@ -345,6 +312,11 @@ class Ui(Panels):
         lines, self._unprinted = self._without_gaps(self._unprinted), []
         self._drawing.print_above(lines)
 
+    def _show_title(self) -> None:
+        state = "needs you" if self.asked else "at work" if self.view.busy else "ready"
+        if self.app.is_running:
+            self.attention.show_title(f"{self.name} · {state}")
+
     def _without_gaps(self, lines: Sequence[str]) -> list[str]:
         """Reduce several empty lines to one."""
         kept: list[str] = []
@@ -357,25 +329,20 @@ class Ui(Panels):
     async def _ticker(self) -> None:
         while True:
             await anyio.sleep(TICK_S)
+            self.answer_alone()
             if self.view.busy or self.sending:
                 self.tick += 1
                 self.app.invalidate()
 
+
+_PATH = re.compile(r"(?:^|\s)[@~./]\S*$|/\S*$")  # the last word, if it may be completed
+
+_COMMAND = re.compile(r"/[A-Za-z_]{1,32}(?!\S)")  # as commands/parse.py, which takes long to import
+
+_ENDED = {"run.completed": "done", "run.failed": "the run failed"}
 
 MEANS = {
     Mode.INTERRUPT: "a message during a run interrupts it",
     Mode.QUEUE: "a message during a run waits until the run has ended",
     Mode.STEER: "a message during a run is passed on to it",
 }
-
-
-def _terminal() -> Output:
-    """Return the terminal. It is never asked where its cursor is.
-
-    An answer that came after lines were printed above would be wrong by as many rows, and the
-    application would scroll those lines out of sight.
-    """
-    output = create_output()
-    if isinstance(output, Vt100_Output):
-        output.enable_cpr = False
-    return output

@@ -22,6 +22,7 @@ from holdfast.core.types import Value
 CALLS = 50  # whose output is kept for Ctrl-O
 KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
+FAILED = 4  # rows of a call that failed
 WORDS = 12  # lines of a message; the transcript has all of them
 SUPERSEDED = "superseded"
 INTERRUPTED = "■ interrupted"
@@ -75,6 +76,8 @@ class View:
         self._thought = ""
         self._joined: dict[str, str] = {}  # words that joined the run at work
         self._superseded: list[str] = []
+        self._aside: list[str] = []  # notes that came in the middle of an answer: they follow it
+        self._retry: Event | None = None  # of the model that is waited for
 
     @property
     def busy(self) -> bool:
@@ -98,13 +101,15 @@ class View:
             case "message.delta":
                 return self._say(event)
             case "reasoning.delta":
+                self._retry = None
                 self._thought = (self._thought + event.delta)[-400:]
                 return []
             case "message.void":
                 self._stream = None
-                return [self.note(notes.CONNECTION_LOST)]
+                return [self.note(notes.CONNECTION_LOST), *self._flush()]
             case "model.answered":
-                return self._count(event)
+                self._count(event)
+                return self._flush()  # what follows in the journal is below it on the screen
             case "tool.started" | "tool.progress" | "tool.completed":
                 return self._call(event)
             case "run.started" | "run.resumed":
@@ -185,21 +190,29 @@ class View:
             lines += self._flush()
             self._turn = event.turn
             self._stream = MarkdownStream(max(self._width(), 10), self._style.colour)
-        self._thought = ""
+        self._thought, self._retry = "", None
         self._said = True
         return lines + self._stream.feed(event.delta)
 
     def _flush(self) -> list[str]:
-        """End the answer so far: its text is final."""
+        """End the answer so far: its text is final, and the notes below it are too."""
         stream, self._stream = self._stream, None
-        return [] if stream is None else stream.close()
+        aside, self._aside = self._aside, []
+        return [*([] if stream is None else stream.close()), *aside]
 
-    def _count(self, event: Event) -> list[str]:
+    def _beside(self, *lines: str) -> list[str]:
+        """Print what is not about the answer: now, or below the answer that has begun."""
+        if self._stream is None:
+            return list(lines)
+        self._aside += lines
+        return []
+
+    def _count(self, event: Event) -> None:
+        self._retry = None
         if event.usage is not None:
             self.input_tokens += event.usage.input_tokens
             self.output_tokens += event.usage.output_tokens
             self.context_tokens = event.usage.input_tokens + event.usage.output_tokens
-        return []
 
     def _call(self, event: Event) -> list[str]:
         known = self._at_work.get(event.call_id)
@@ -219,10 +232,16 @@ class View:
         call = known or ShownCall(event.call_id, _line(event.tool), "", event.timestamp)
         call = replace(call, ended=self._ending(event))
         self.calls.append(call)
-        return [
-            *self._flush(),
-            self._call_line(call, failed=bool(event.error or event.summary)),
-        ]
+        failed = bool(event.error or event.summary)
+        why = self._first_lines(event.detail or call.output) if failed else []
+        return [*self._flush(), self._call_line(call, failed=failed), *why]
+
+    def _first_lines(self, output: str) -> list[str]:
+        """Draw the beginning of a failed call's output; Ctrl-O shows all of it."""
+        rows = self._rows(output)
+        shown = [self._style.dim(row) for row in rows[:FAILED]]
+        more = len(rows) - FAILED
+        return [*shown, self.note(f"{MARK}… {more} more (Ctrl-O)")] if more > 0 else shown
 
     def _ending(self, event: Event) -> str:
         how = [_OUTCOMES.get(event.outcome, "failed")] if event.error else []
@@ -247,6 +266,8 @@ class View:
             case "run.completed":
                 if event.output.strip() and not self._said:
                     lines += self.answer(event.output)
+                if flaw := notes.incomplete(event):
+                    lines.append(self.note(flaw))
             case "run.failed":
                 why = _line(event.why) or "no reason is known"
                 lines.append(self._style.bad(f"✗ the run failed: {why}"))
@@ -258,7 +279,7 @@ class View:
         if begun:
             self._joined.clear()
             self._superseded.clear()
-            self.run_id, self._thought, self.stopping = "", "", ""
+            self.run_id, self._thought, self.stopping, self._retry = "", "", "", None
             self.ended_at = self._now()
             self._at_work.clear()
         return [*lines, ""]
@@ -275,18 +296,20 @@ class View:
                 if not event.detach:
                     self.processes[event.process_id] = event.command
                 said = f"● in the background, {event.process_id}: {_line(event.command)}"
-                return [self.note(said)]
+                return self._beside(self.note(said))
             case "process.ended":
                 self.processes.pop(event.process_id, None)
-                return [self.note(f"● background process {event.process_id}: {_line(event.how)}")]
+                said = f"● background process {event.process_id}: {_line(event.how)}"
+                return self._beside(self.note(said))
             case "process.matched":
                 head = self.note(f"● background process {event.process_id} wrote:")
-                return [head, *self._rows(event.lines)]
+                return self._beside(head, *self._rows(event.lines))
             case "approval.responded":
                 return [self.note(f"… {approval.answered(event.choice)}")]
             case "approval.expired":
                 return [self.note(notes.NOT_ANSWERED)]
             case _:
+                self._retry = event if event.event == "model.retry" else self._retry
                 said = notes.about_model(event)
                 return [*self._flush(), self.note(said)] if said else []
 
@@ -300,9 +323,17 @@ class View:
             lines += [self._style.dim(row) for row in self._rows(call.output)[-TAIL:]]
         if self.run_id and not (self._at_work or lines or asks):
             thought = _line(self._thought)[-(self._width() - 16) :] if self._thought else ""
-            doing = "stopping …" if self.stopping == self.run_id else "thinking …"
+            doing = "stopping …" if self.stopping == self.run_id else self._doing()
             lines.append(self._fit(f"{spinner} {doing} {self._style.dim(thought)}"))
         return lines
+
+    def _doing(self) -> str:
+        """Say what the run does while nothing of it is shown."""
+        retry = self._retry
+        left = retry.timestamp + retry.wait_s - self._now() if retry is not None else 0.0
+        if retry is None or left <= 0:
+            return "thinking …"
+        return f"next try in {seconds(left)}: {_line(retry.next_model)}, {notes.attempt(retry)}"
 
     def details(self) -> list[str]:
         """Draw all output of the latest call."""

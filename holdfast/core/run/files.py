@@ -8,10 +8,12 @@ net effect (`combine`): from the content before the first to the content after t
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import asdict
 
+from holdfast.core.text.escape import escape
 from holdfast.core.types import CallId, Fact, RunId, Value
 
 
@@ -52,6 +54,35 @@ class FileChanged(Fact, tag="file.changed", omit_defaults=True):
     mode_before: int = 0
     mode_after: int = 0
     binary: bool = False
+
+
+class Changed(Protocol):
+    """A change of a file, in whatever form."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def added(self) -> int: ...
+    @property
+    def removed(self) -> int: ...
+    @property
+    def binary(self) -> bool: ...
+
+
+def describe(change: Changed) -> str:
+    """Return one line for people: `+12 −3 calc.py`. Hidden characters of the path are escaped."""
+    counts = "binary" if change.binary else f"+{change.added} −{change.removed}"
+    note = "" if change.kind == ChangeKind.PATCHED else f" ({_NOTES[ChangeKind(change.kind)]})"
+    return f"{counts} {escape(change.path)}{note}"
+
+
+_NOTES = {
+    ChangeKind.CREATED: "new",
+    ChangeKind.REPLACED: "replaced",
+    ChangeKind.DELETED: "deleted",
+}
 
 
 def changed(run_id: RunId, call_id: CallId, change: FileChange) -> FileChanged:

@@ -90,12 +90,6 @@ class _Run:
     begins: list[str] = field(default_factory=list)
 
 
-def parse_inline(text: str, *, hopeful: bool = False) -> list[Inline]:
-    """Parse a complete text."""
-    parser = InlineParser()
-    return [*parser.feed(text), *parser.close(hopeful=hopeful)]
-
-
 class InlineParser:
     """Parse the text of one paragraph as it arrives."""
 

@@ -27,7 +27,7 @@ from holdfast.engine.commands.session import (
     named_model,
 )
 from holdfast.errors import Refused
-from holdfast.gateway import ChatSession, ChatStatus
+from holdfast.gateway import ChatSession, ChatStatus, FileDiff
 
 
 class Conversation:
@@ -92,6 +92,10 @@ class Conversation:
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
         return await (await self._current()).usage()
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed, or one run of it."""
+        return await (await self._current()).diff(run)
 
     async def context(self) -> Filling:
         """Return what fills the model's window."""

@@ -26,7 +26,7 @@ from holdfast.engine.reads import view_of
 from holdfast.engine.runs.asking import Asking
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
-from holdfast.gateway import ChatStatus, Gateway
+from holdfast.gateway import ChatStatus, DiffQuery, FileDiff, Gateway, RunQuery
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
 
@@ -35,6 +35,10 @@ NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; 
 RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
 NOTHING_YET = "This session has no messages yet."
 MESSAGE_FIRST = "Send a message first, then choose the model."
+LAST = "last"  # stands for the last run
+RUNS = 100  # among which a run is looked for
+NO_SUCH_RUN = "No run of this session has that id."
+SEVERAL_RUNS = "Several runs of this session have ids that begin so; write more of it."
 FIRST_WORDS = 60  # characters of a session's first message
 
 # Tells whether the sender has that role for a run that works for that owner.
@@ -91,6 +95,8 @@ class CommandSession(Value):
                 suspended=now.status is SessionStatus.SUSPENDED,
                 health=health,
                 now=self._parts.clock.now(),
+                attempts=busy.attempts if busy else 0,
+                retry_at=busy.retry_at if busy else 0.0,
                 files=read.files if read else (),
             )
 
@@ -193,6 +199,21 @@ class CommandSession(Value):
             for found in loaded.committed().runs.values() if loaded else ():
                 spent += found.usage
         return spent
+
+    async def diff(self, of: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed; `of` names one run, or is `last`."""
+        gateway, session_id = self._parts.gateway, self.key.session_id
+        if await self._parts.journal.stream_of(self.key) is None:
+            return ()
+        if not of:
+            return await gateway.diff(self._by, DiffQuery(session_id=session_id))
+        limit = 1 if of == LAST else RUNS
+        runs, _ = await gateway.runs(self._by, RunQuery(session_id=session_id, limit=limit))
+        match [r.run_id for r in runs if of == LAST or r.run_id.startswith(of)]:
+            case [run_id]:
+                return await gateway.diff(self._by, DiffQuery(run_id))
+            case found:
+                raise Refused("run_not_found", SEVERAL_RUNS if found else NO_SUCH_RUN)
 
     async def context(self) -> Filling:
         """Return what fills the model's window."""

@@ -36,7 +36,14 @@ from holdfast.engine.commands.session import (
 )
 from holdfast.engine.permission import check_admin
 from holdfast.errors import Misconfigured, Refused
-from holdfast.gateway import ChatSession, ChatStatus, CommandDone, CommandGiven, CommandView
+from holdfast.gateway import (
+    ChatSession,
+    ChatStatus,
+    CommandDone,
+    CommandGiven,
+    CommandView,
+    FileDiff,
+)
 from holdfast.journal.journal import RunFilter
 
 ROUTE = "/commands"  # the scope of keys of commands with a message
@@ -224,6 +231,10 @@ class TerminalTarget:
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
         return await self._here.usage()
+
+    async def diff(self, run: str) -> Sequence[FileDiff]:
+        """Return the files that this session changed, or one run of it."""
+        return await self._here.diff(run)
 
     async def context(self) -> Filling:
         """Return what fills the model's window."""

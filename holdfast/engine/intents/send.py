@@ -31,7 +31,7 @@ RETRY_CONFLICTS = 5
 
 
 class Intents:
-    """The way in for all that people want of sessions and runs."""
+    """Takes every request of a client about sessions and runs."""
 
     def __init__(self, deps: ServiceDeps, work: Work, reads: Reads, life: GatewayLife) -> None:
         journal, sessions, clock = deps.journal, work.sessions, deps.clock
@@ -43,7 +43,7 @@ class Intents:
         self.answers = Answers(journal, sessions, clock, work.standing, work.permits, unfinished)
         self._redactor = deps.redactor
         self._life = life
-        self._need = work.need  # brings back a session whose recovery was deferred
+        self._need = work.need  # resumes a session whose recovery was deferred
         self.intake.subscribe(work.commits)
         self.answers.subscribe(work.commits)
         work.recovery.on_return(self.answers.notice)
@@ -77,5 +77,5 @@ class Intents:
                     case _:
                         assert_never(intent)
             except Conflict:
-                continue  # the session changed meanwhile: look again, decide again
+                continue  # the session changed meanwhile: load it and decide again
         raise JournalUnavailable("the session is busy; try again", retry_after_s=1)

@@ -1,9 +1,9 @@
 """Admit one input: replay or route it, and append. Accepted is what is in the journal.
 
-Nothing is allocated for a request that is refused. Of the requests under one key only
-one is being decided at a time, until the journal has it or it is refused; the others
-wait and then find what became of it. That does not depend on the caller: a client
-that hangs up in between and comes back finds its run.
+Nothing is allocated for a request that is refused. Requests with the same key are decided one
+at a time: the others wait until the first is in the journal or refused, and then get its result.
+This does not depend on the caller: a client that disconnects meanwhile and sends the request again
+finds its run.
 """
 
 import os
@@ -46,7 +46,7 @@ class Defaults(Value):
 
 @dataclass(slots=True)
 class _Claim:
-    """A request under a key that is being decided, or on its way to the disk."""
+    """A request with a key that is being decided or written."""
 
     name: _RequestName
     enqueued: bool = False
@@ -76,11 +76,11 @@ class Intake:
         journal.on_failure(self._lost)
 
     def subscribe(self, commits: Commits) -> None:
-        """Learn from the journal that an input is durable."""
+        """Hear from the journal when an input is durable."""
         commits.subscribe((InputAdmitted,), self._landed)
 
     async def submit(self, intent: Submit, process: LifecyclePhase) -> Submitted:
-        """Admit the input, durably, or refuse it. The same request again is the same run."""
+        """Admit the input durably, or refuse it. The same request again returns the same run."""
         if intent.request_key is None:
             return await self._take(intent, process, None)
         asked = self._redactor.cleaned(intent.request_key)  # as it will be recorded
@@ -113,7 +113,7 @@ class Intake:
             self._settle(claim)
 
     def _lost(self) -> None:
-        """On the loop, after a commit that failed: nothing enqueued is in the journal."""
+        """Release all claims after a failed commit: nothing that was enqueued is in the journal."""
         while self._enqueued:
             self._settle(self._enqueued.popitem()[1])
 
@@ -146,7 +146,7 @@ class Intake:
         if (trouble := self._journal.state()) != "ok":
             raise JournalUnavailable(trouble, retry_after_s=5)
         if intent.came is not None:
-            return  # what a chat says is taken while draining too, and whatever waits already
+            return  # a chat message is accepted also while draining or with a full queue
         if (declined := DECLINES.get(process)) is not None:
             raise Refused(declined.code, declined.message, retry_after_s=5)
         queued, size = self._sessions.counts[RunPhase.QUEUED], self._sessions.queued_bytes
@@ -171,7 +171,7 @@ class Intake:
             )
 
     async def _open(self, intent: Submit, key: SessionKey, claim: _Claim | None) -> Submitted:
-        if intent.by.visits:  # only its owner begins a session
+        if intent.by.visits:  # only the owner may start a session
             raise Refused("session_not_found", f"There is no such session of {key.owner}.")
         opened = SessionOpened(
             session_id=key.session_id,
@@ -212,7 +212,7 @@ class Intake:
                 "`workspace` is, holds or lies in Holdfast's own home. Name another directory.",
                 param="workspace",
             )
-        if not os.path.isdir(path):  # unlike Path.is_dir it minds no name, however long
+        if not os.path.isdir(path):  # unlike Path.is_dir, it does not raise for a long name
             raise Refused(
                 "workspace_not_found", f"`workspace` is not a directory: {path}", param="workspace"
             )
@@ -261,12 +261,12 @@ class Intake:
 
 
 def _input_of(facts: Sequence[Fact]) -> InputId:
-    """The input among them. Words under a key are never an answer, so there is one."""
+    """Return the admitted input. A message with a key never answers a question, so there is one."""
     return next(f.input_id for f in facts if isinstance(f, InputAdmitted))
 
 
 def _origin(intent: Submit) -> Origin:
-    """The run's origin: what its door can do, and what its request asks for."""
+    """Return the run's origin: what its door can do, and what its request asks for."""
     door = intent.by.door
     return Origin(
         platform=door.platform,

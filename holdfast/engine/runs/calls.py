@@ -1,8 +1,8 @@
 """Tool calls: check, start, run, settle.
 
-A call is recorded as started before its effect and settled after it. Calls of one
-answer go in the order the model gave them; neighbours that only read run side by side.
-Whatever a tool does or raises, its call ends as a result the model can read.
+A call is recorded as started before its effect and as settled after it. The calls of one answer
+run in the order that the model gave; calls in a row that only read run in parallel. If a tool
+raises, its call is settled too, with a result that the model can read.
 """
 
 import logging
@@ -51,9 +51,9 @@ from holdfast.tools.tool import Outcome as ToolOutcome
 
 log = logging.getLogger(__name__)
 
-PREVIEW = 200  # characters of a call that people are shown
-ABORT_S = 2.5  # for what a stopped call left behind
-RESULT = 64 * 1024  # characters of a result the model is shown, whatever the tool gave
+PREVIEW = 200  # characters of a call that people see
+ABORT_S = 2.5  # for the cleanup of a stopped call
+RESULT = 64 * 1024  # characters of a result that the model sees
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class CallAtWork:
 
 
 class Calls:
-    """Settles the calls of one answer after the other."""
+    """Settles the calls of an answer."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Calls:
         self._sessions = sessions
         self._permits = permits
         self._redactor = redactor
-        self._own = own  # where workspaces are ours to make
-        self._begun = begun  # a process goes on in the background
+        self._own = own  # workspaces below it are created by us
+        self._begun = begun  # called when a process continues in the background
 
     def on_crash(self, call: Call) -> OnCrash:
         """Return what the call's tool declares for a crash; unknown for a tool that is gone."""
@@ -109,9 +109,9 @@ class Calls:
         return OnCrash.UNKNOWN if tool is None else tool.on_crash
 
     async def settle(self, run: DrivenRun, calls: Sequence[Call]) -> None:
-        """Bring the first call to its end, or to where it waits; with it what only reads beside it.
+        """Settle the first call, or let it wait; if it only reads, with those behind it that do too.
 
-        The others have to be asked for again: the first may hold them.
+        The caller asks `next_step` for the others again, because the first one may hold them.
         """
         reads = list(takewhile(self._only_reads, calls))
         if not reads:
@@ -122,7 +122,7 @@ class Calls:
                 for call in reads:
                     side_by_side.start_soon(self._settle, CallAtWork(run, call))
         except ExceptionGroup as several:
-            raise several.exceptions[0] from None  # they all failed to record: one says it
+            raise several.exceptions[0] from None  # all failed to record; one is enough
 
     def _only_reads(self, call: Call) -> bool:
         tool = self._toolbox.find(call.proposal.tool)
@@ -175,7 +175,7 @@ class Calls:
 
     @contextmanager
     def _writing(self, tool: Tool[Any], loaded: LoadedSession) -> Iterator[None]:
-        """Note that files change by a tool meanwhile, not by themselves."""
+        """Note that a tool, and not another program, changes files meanwhile."""
         if tool.effect is not Effect.WRITE:
             yield
             return
@@ -189,7 +189,7 @@ class Calls:
         return CallProgress(self._sessions, at.loaded, at.run_id, at.call, self._clock)
 
     def _find(self, call: Call) -> tuple[Tool[Any], msgspec.Struct] | str:
-        """The call's tool and its arguments, or what is wrong with it."""
+        """Return the call's tool and its arguments, or what is wrong with it."""
         proposal = call.proposal
         tool = self._toolbox.find(proposal.tool)
         if tool is None:
@@ -240,7 +240,7 @@ class Calls:
     async def _permitted(
         self, at: CallAtWork, tool: Tool[Any], permission: Permission
     ) -> Judged | None:
-        """The decision if the call may start now; None if it was denied, or asked about."""
+        """Return the decision if the call may start now; None if it is denied or must be asked."""
         judged = await self._permits.judge(at.loaded, at.run_id, at.call, permission)
         match judged.decision:
             case MayRun():
@@ -261,7 +261,7 @@ class Calls:
         return None
 
     async def _adopt(self, at: CallAtWork) -> None:
-        """Settle a call that was cut by the evidence it left."""
+        """Settle an interrupted call by the evidence that it left."""
         found = self._find(at.call)
         adopt = None if isinstance(found, str) else found[0].adopt
         if isinstance(found, str) or adopt is None:
@@ -275,7 +275,7 @@ class Calls:
         await self._record(at, context, tool, outcome, 0.0)
 
     async def abort(self, run: DrivenRun, calls: Sequence[Call]) -> None:
-        """End what is left of calls whose run is stopped. Never raises: the run ends anyway."""
+        """Clean up after the calls of a stopped run. Never raises: the run ends anyway."""
         begun = (machine.CallStatus.STARTED, machine.CallStatus.DOUBTFUL)
         for call in calls:
             tool = self._toolbox.find(call.proposal.tool)
@@ -298,7 +298,7 @@ class Calls:
         outcome: ToolOutcome | None,
         duration: float,
     ) -> None:
-        """Record how it ended, or that it waits; then let its evidence go."""
+        """Record how it ended, or that it waits; then remove its evidence."""
         if open_questions := answers.withdraw_call(at.loaded.session, at.run_id, at.call_id):
             at.record(*open_questions)
         changes: tuple[FileChanged, ...] = ()
@@ -339,7 +339,7 @@ class Calls:
     def _settled(
         self, at: CallAtWork, outcome: Outcome, text: str, duration_s: float = 0.0
     ) -> CallSettled:
-        """The result, as far as it fits. Redacted before it is cut: half a secret is not found."""
+        """Return the result, cut to its limit after redaction: half a secret would not be found."""
         if (more := len(text) - RESULT) > 0:
             text = f"{self._redactor.cut(text, RESULT)}\n[cut: {more} more characters]"
         return outcomes.settled(at.run_id, at.call, outcome, text, duration_s)
@@ -368,7 +368,7 @@ class Calls:
         arguments: msgspec.Struct,
         error: BaseException,
     ) -> ToolOutcome:
-        """Decide the outcome of a call whose tool broke: it may have taken effect."""
+        """Decide the outcome of a call whose tool raised: it may have had its effect."""
         text = f"The tool broke: {type(error).__name__}: {error}"
         if tool.on_crash is OnCrash.REPEAT:
             return ToolFailure(text)

@@ -1,14 +1,13 @@
 """At most one drive per session, and no more drives than there are places.
 
-The journal is the truth; a wake only says "look again". Wakes during a drive coalesce
-into one more look. An interrupt names the run it is for and does nothing if another
-is driven; it cancels the drive, which is looked at again once its cleanup is done. A
-drive that does not let go in time is left behind: the session goes on without it, and
-nothing it says later is legal any more. After `close` nothing new starts. A drive that
-could not write leaves an orphan, which no wake reaches until recovery has adopted it. Until
-`begin` nothing is driven: wakes are remembered.
+The journal is the truth; a wake is only a hint to look at the session. Several wakes during a
+drive cause one more look. An interrupt names its run and has no effect on another run. It cancels
+the drive; after the cleanup, the session is looked at again. A drive whose cleanup takes too long
+is abandoned: the session continues without it, and its later facts are refused. After `close`
+nothing new starts. If a drive could not write, its session becomes an orphan: wakes are ignored
+until recovery calls `adopt`. Before `begin` nothing is driven; wakes are remembered.
 
-This is a supervisor: what a drive raises becomes a fact, through `broken`.
+This is a supervisor: an exception of a drive becomes a fact, through `broken`.
 """
 
 import logging
@@ -26,12 +25,12 @@ from holdfast.errors import JournalUnavailable
 log = logging.getLogger(__name__)
 
 SET_APART = "session set apart: it cannot be read"
-LET_GO_S = 2.8  # how long an interrupted drive may take to clean up: a tool that ignores TERM
+LET_GO_S = 2.8  # for the cleanup of an interrupted drive: enough for a tool that ignores TERM
 
 
 @dataclass(slots=True, eq=False)
 class Drive:
-    """One session being driven. The runner says which run it is at."""
+    """One session being driven. The runner sets `run_id`."""
 
     key: SessionKey
     admitting: Callable[[], bool]  # whether it may begin another run
@@ -42,7 +41,7 @@ class Drive:
     task: TaskHandle[None] | None = None  # once it is started
 
     def cancel(self) -> None:
-        """Cut it: it cleans up and ends."""
+        """Cancel it; it cleans up and ends."""
         self.cut = True
         if self.task is not None:
             self.task.cancel()
@@ -82,7 +81,7 @@ class Coordinator:
         return self._open
 
     def wake(self, key: SessionKey, *, first: bool = False) -> None:
-        """Look at the session (again). `first` goes before those that have not begun yet."""
+        """Look at the session now or when it has a place; `first`: before runs not yet begun."""
         if key in self._orphans:
             return
         if (drive := self._drives.get(key)) is not None:
@@ -98,7 +97,7 @@ class Coordinator:
             self._fresh[key] = None
 
     def interrupt(self, key: SessionKey, run_id: RunId) -> None:
-        """Cancel the drive if it is at `run_id`, and look at the session again after it."""
+        """Cancel the drive of `run_id`, if it is driven; then look at the session again."""
         drive = self._drives.get(key)
         if drive is None or drive.run_id != run_id:
             self.wake(key, first=True)
@@ -108,27 +107,27 @@ class Coordinator:
         self._tasks.start_soon(self._let_go, drive)
 
     def orphan(self, key: SessionKey) -> None:
-        """Leave the session alone: its runs were cut, and that is not written down yet."""
+        """Ignore the session until `adopt`: its runs were cut, and the journal does not know yet."""
         self._orphans.add(key)
 
     def adopt(self, key: SessionKey) -> None:
-        """It is written down: go on with it."""
+        """Continue the session: the journal knows now that its runs were cut."""
         self._orphans.discard(key)
         self.wake(key, first=True)
 
     def begin(self) -> None:
-        """Until now nothing was driven: work was not known to be safe here."""
+        """Start driving. Until now it was not known whether work is safe here."""
         self._held_back = False
         self._fill()
 
     def close(self) -> None:
-        """Nothing new starts; what is driven may end."""
+        """Start nothing new; active drives may finish."""
         self._open = False
         self._woken.clear()
         self._fresh.clear()
 
     async def drained(self) -> None:
-        """Return when nothing is driven any more."""
+        """Wait until no drive is active."""
         while self._drives:
             await next(iter(self._drives.values())).done.wait()
 
@@ -154,23 +153,21 @@ class Coordinator:
 
     async def _mend(self, drive: Drive, error: Exception) -> None:
         if self._drives.get(drive.key) is not drive:
-            log.error("a drive that was left behind broke", exc_info=error)
+            log.error("an abandoned drive raised", exc_info=error)
             return
         try:
             await self._broken(drive.key, drive.run_id, error)
-            drive.again = True  # what stands behind the run that broke must not wait
+            drive.again = True  # the runs queued behind the failed one must not wait
         except JournalUnavailable:
             self._lose(drive)
         except Exception:
-            # The session cannot even be read. It is set apart; the others go on.
-            log.exception(
-                "session set apart: it cannot be read", extra={"session_id": drive.key.session_id}
-            )
+            # The session cannot even be read. It is ignored; the others continue.
+            log.exception(SET_APART, extra={"session_id": drive.key.session_id})
             drive.again = False
             self.orphan(drive.key)
 
     def _lose(self, drive: Drive) -> None:
-        if self._drives.get(drive.key) is drive:  # else it was left behind
+        if self._drives.get(drive.key) is drive:  # else it was abandoned
             drive.again = False
             self.orphan(drive.key)
             self._orphaned(drive.key)
@@ -178,14 +175,14 @@ class Coordinator:
     def _end(self, drive: Drive) -> None:
         drive.done.set()
         if self._drives.get(drive.key) is not drive:
-            return  # it was left behind; another has its place
+            return  # it was abandoned; another drive has its place
         del self._drives[drive.key]
         if drive.again:
             self.wake(drive.key, first=True)
         self._fill()
 
     def _fill(self) -> None:
-        """Give free places to who waits for one."""
+        """Give free places to waiting sessions."""
         if self._held_back:
             return
         for waiting in (self._woken, self._fresh):

@@ -15,13 +15,15 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
+from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted
 from holdfast.core.run import process
 from holdfast.core.run.process import BackgroundProcess, ProcessEnd, ProcessEnded, ProcessMatched
-from holdfast.core.run.run import RunQueued
+from holdfast.core.run.run import RunCancelled, RunCompleted, RunFailed, RunQueued
 from holdfast.core.session.session import Session, admit
 from holdfast.core.types import Fact, ProcessId, RunId, SessionKey
 from holdfast.engine.clock import Clock
+from holdfast.engine.commits import Commits
 from holdfast.engine.ids import Ids
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable
@@ -30,6 +32,8 @@ from holdfast.tools.tool import RunsCommands
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_ENDS = (RunCompleted, RunFailed, RunCancelled)
 
 TRY_AGAIN_S = 0.5
 WATCH_AGAIN_S = 2.0  # after what should not have been raised
@@ -54,6 +58,14 @@ class Processes:
         self._watched: dict[ProcessId, anyio.Event] = {}  # set when its end is written down
         self._closing = False
         self._unheard: set[ProcessId] = set()  # their run was stopped: their end is no news
+
+    def subscribe(self, commits: Commits) -> None:
+        """Learn from the journal which runs have ended."""
+        commits.subscribe(_ENDS, self._run_ended)
+
+    def _run_ended(self, record: Record) -> None:
+        if (key := self._sessions.key_of(record.stream)) is not None:
+            self._hands.rest(key)
 
     async def sweep(self) -> None:
         """Before anything is brought back: nothing of an earlier gateway runs but the detached."""

@@ -1,7 +1,7 @@
-"""The loop: fold, ask `next_step`, perform it, append the facts. There is no other way.
+"""The loop: fold, ask `next_step`, perform it, append the facts.
 
-A run that starts, one that goes on after a crash and one that was woken after days go
-through this loop alike; it does not know which it is, the fold does.
+A new run, a run that continues after a crash and one that waited for days all use this loop. The
+difference is in the fold, not here.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ from holdfast.engine.sessions import LoadedSession, Sessions
 
 
 class Runner:
-    """Drives one session at a time as far as it goes; shared by all drives."""
+    """Drives a session as far as possible; shared by all drives."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Runner:
         self._calls = calls
         self._asking = asking
         self._posture = posture
-        self._release = release  # what a stopped run alone holds
+        self._release = release  # ends the processes and child runs of a stopped run
         self._find_instructions = find_instructions  # for a workspace
 
     async def drive(self, drive: Drive) -> None:
@@ -60,7 +60,7 @@ class Runner:
                 return
 
     async def _perform(self, at: DrivenRun, now: Run) -> bool:
-        """Perform one step. False: there is nothing to do until another fact is appended."""
+        """Perform one step; return False if there is nothing to do until another fact arrives."""
         match run.next_step(now):
             case run.StartRun():
                 await self._start(at)
@@ -76,8 +76,10 @@ class Runner:
                 await self._calls.settle(at, calls)
             case run.AbortCalls(calls=calls):
                 await self._abort(at, calls)
-            case run.Complete(output=output):
-                done = run.RunCompleted(run_id=at.id, output=output, usage=now.usage)
+            case run.Complete(output=output, incomplete=flaw):
+                done = run.RunCompleted(
+                    run_id=at.id, output=output, usage=now.usage, incomplete=flaw
+                )
                 left = answers.withdraw(at.loaded.session, at.id, "the run has ended")
                 await at.record(*left, done).wait()
             case run.Cancel(reason=reason):
@@ -114,7 +116,7 @@ class Runner:
         at.record(*facts)
 
     async def _end(self, at: DrivenRun, ending: run.RunCancelled | RunFailed, reason: str) -> None:
-        """End a run that will not read its inputs any more."""
+        """End a run; it reads no more inputs."""
         session = at.loaded.session
         now = session.runs[at.id]
         next_one = placement.requeue_unread(session, now) if isinstance(ending, RunFailed) else ()
@@ -126,7 +128,7 @@ class Runner:
         await self._end(at, failed, code)
 
     async def _take(self, at: DrivenRun, found: ModelAnswered | GaveUp | None) -> None:
-        """Record what came of asking; None: nothing, the fold says what to do."""
+        """Record the result of asking the model; None: `next_step` says what to do."""
         match found:
             case ModelAnswered():
                 await self._take_answer(at, found)
@@ -136,9 +138,9 @@ class Runner:
                 return
 
     async def _take_answer(self, at: DrivenRun, answered: ModelAnswered) -> None:
-        """Record the model's answer, unless the run is being stopped: then it is not shown.
+        """Record the model's answer, with the end of the run if nothing is left to do.
 
-        The end of the run is recorded with it, if nothing is left to do.
+        If the run is being stopped, the answer is dropped.
         """
         if (now := at.now) is None:
             raise Cut

@@ -5,16 +5,16 @@ start or the end of its call, and by the end of its run.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from holdfast.core.approval import approval
-from holdfast.core.approval.approval import Approval, ApprovalRequested
+from holdfast.core.approval.approval import ApprovalRequested
 from holdfast.core.events import TERMINAL, Record
 from holdfast.core.run.call import CallSettled, CallStarted
-from holdfast.core.types import Fact, Owner, RequestId, RunId, kind
+from holdfast.core.types import Fact, Owner, RunId, kind
 from holdfast.journal import codec
 from holdfast.journal.blobs import Blobs
 
@@ -69,11 +69,6 @@ def apply(connection: sqlite3.Connection, some: Iterable[Change]) -> None:
 def asking(connection: sqlite3.Connection) -> set[RunId]:
     """Return the runs that have a request in the table."""
     return {run_id for (run_id,) in connection.execute("SELECT DISTINCT run_id FROM approvals")}
-
-
-def still_pending(asked: Iterable[Row], known: Mapping[RequestId, Approval]) -> list[Row]:
-    """Return the requests that are pending according to the state of their session."""
-    return [r for r in asked if r[0] in known and not known[r[0]].status.final]
 
 
 def fill(connection: sqlite3.Connection, blobs: Blobs) -> None:

@@ -33,6 +33,7 @@ from holdfast.tools.exec.spawned import SpawnedProcess
 from holdfast.tools.fs.tree import Lookout
 from holdfast.tools.sandbox import proxy
 from holdfast.tools.sandbox.autorun import Before
+from holdfast.tools.sandbox.networks import Networks
 from holdfast.tools.sandbox.sandbox import CommandProfile, Sandbox
 from holdfast.tools.tool import Context
 
@@ -66,6 +67,7 @@ class Commands:
         self._starting: list[SessionKey] = []  # sessions of background processes being started
         self._read: dict[ProcessId, int] = {}
         self._probing = anyio.Lock()
+        self._networks = Networks(tasks, clock)
         self._posture: Posture | None = None
         self.clock = clock
         self.own = sandbox.own
@@ -158,12 +160,21 @@ class Commands:
         over: anyio.Event,
         refused: list[str],
     ) -> SpawnedProcess:
-        profile, door = command.profile, None
+        profile, door, network = command.profile, None, None
         if self._sandbox.filters_hosts and not profile.unsandboxed:
             profile = msgspec.structs.replace(profile, hosts=context.hosts)
             ask = _asking(context.may_reach, refused)
             door = await self._tasks.start(_door, context.hosts, ask, over)
-        confine = partial(self._sandbox.confine, profile, command.argv, command.cwd, door=door)
+            if self._sandbox.shares_networks:
+                network = await self._networks.join(context.session, over)
+        confine = partial(
+            self._sandbox.confine,
+            profile,
+            command.argv,
+            command.cwd,
+            door=door,
+            network=network,
+        )
         confined = await to_thread.run_sync(confine)  # it searches the workspace
         try:
             if confined.before is not None:
@@ -179,6 +190,7 @@ class Commands:
                 memory_mb=command.memory_mb,
                 detach=command.detach,
                 pass_fds=(*confined.pass_fds, *command.pass_fds),
+                namespaces=confined.namespaces,
             )
             label = msgspec.json.encode(context.session).decode()
             if command.unchanged is not None and not await command.unchanged():
@@ -319,6 +331,10 @@ class Commands:
                 await anyio.lowlevel.checkpoint()
             else:
                 await self.clock.sleep(LOOK_S)
+
+    def rest(self, session: SessionKey) -> None:
+        """A run of the session has ended: hold nothing for it that no process needs."""
+        self._networks.rest(session)
 
     async def kill_all(self) -> None:
         """Kill every process that was started here, except detached ones."""

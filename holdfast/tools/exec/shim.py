@@ -170,6 +170,7 @@ class Job:
     stdin: int  # an fd, or -1
     terminal: tuple[int, int] | None  # master, slave
     pass_fds: list[int]  # further fds that the command inherits
+    namespaces: list[int]  # fds of those that the command joins, in this order
     memory: int  # bytes; 0: no limit
     detach: bool
     umask: int
@@ -428,7 +429,7 @@ def _start(job: Job) -> tuple[int, int]:
         finally:
             os._exit(127)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-    for fd in (*ours[1:], *job.pass_fds):
+    for fd in (*ours[1:], *job.pass_fds, *job.namespaces):
         os.close(fd)
     return pid, output
 
@@ -457,7 +458,16 @@ def _exec(job: Job, output: int) -> None:
         pass
     os.umask(job.umask)
     os.chdir(job.cwd)
+    _join(job.namespaces)
     os.execve(job.argv[0], job.argv, job.env)
+
+
+def _join(namespaces: list[int]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fd in namespaces:
+        if libc.setns(fd, 0):
+            raise OSError(ctypes.get_errno(), "cannot join the network of the session")
+        os.close(fd)
 
 
 def _limit(kind: int, value: int) -> None:

@@ -49,6 +49,7 @@ class Execution(Value):
     memory_mb: int = 0  # limit for the whole tree; 0: no limit
     detach: bool = False  # may outlive the gateway
     pass_fds: tuple[int, ...] = ()  # inherited with the same numbers; the caller closes its own
+    namespaces: tuple[int, ...] = ()  # fds of namespaces to join first, in this order; the same
 
 
 class AlreadyClaimed(Refused):
@@ -277,6 +278,7 @@ class Spawner:
             "stdin": wires.stdin,
             "terminal": wires.terminal,
             "pass_fds": list(execution.pass_fds),
+            "namespaces": list(execution.namespaces),
             "memory": execution.memory_mb * 2**20,
             "detach": execution.detach,
             "umask": self._umask,
@@ -303,7 +305,7 @@ class Spawner:
                 stderr=reporting,
                 cwd="/",
                 env={shim.MARK: claim.mark},
-                pass_fds=(*wires.passed, *execution.pass_fds),
+                pass_fds=(*wires.passed, *execution.pass_fds, *execution.namespaces),
                 start_new_session=True,
             )
             ours.callback(child.wait)

@@ -50,8 +50,9 @@ _FILES = {  # of version 0.11.0; the program finds its library because of this l
 }
 _VERSION_S = 5.0
 
+_UNSHARED = "--unshare-all"
 _NAMESPACES = (
-    *("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+    *(_UNSHARED, "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
     *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
 )
 # Kernel settings are writable for uid 0, even if that user has no capabilities.
@@ -176,6 +177,13 @@ def options(seen: View, opened: Mapping[str, int], memory_mb: int = 0) -> list[s
         else:
             words += ["--ro-bind", os.devnull, path]
     return [*words, *(word for path in empty for word in ("--remount-ro", path))]
+
+
+def sharing(options: Sequence[str]) -> list[str]:
+    """Return `options` changed to stay in the network that the program is started in."""
+    first, *rest = options
+    assert first == _UNSHARED
+    return [first, "--share-net", *rest]
 
 
 def _by_fd(access: Access) -> str:

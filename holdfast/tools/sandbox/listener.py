@@ -1,10 +1,11 @@
 """The listener: the only connection from a network namespace to the proxy. Runs in the sandbox.
 
-    python -I -S -c SOURCE FD PORT ARGV…
+    python -I -S -c SOURCE FD NETWORK ARGV…
 
-It listens on loopback in the command's namespace, sends that socket to the gateway over the
-inherited `FD`, and runs the command in its place. So no extra process remains in the sandbox: the
-gateway accepts the connections from outside. It also limits the number of the command's processes:
+It listens on a free port of loopback in the command's namespace, sends that socket to the gateway
+over the inherited `FD`, names the port in the environment, and runs the command in its place. So no
+extra process remains in the sandbox: the gateway accepts the connections from outside. It runs
+nothing if it is not in the namespace with the inode `NETWORK` (0: any). It also limits the number of the command's processes:
 here, inside, processes of the same user outside of the sandbox are not counted.
 """
 
@@ -14,16 +15,20 @@ import resource
 import socket
 import sys
 
+PROXIED = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 PROCESSES = 1 << 12  # of the command; counted in its own user namespace. Root is exempt
 
 
 def main(arguments: list[str]) -> None:
-    fd, port, *argv = arguments
+    fd, network, *argv = arguments
+    if int(network) not in (0, os.stat("/proc/self/ns/net").st_ino):
+        raise OSError("it is not in the network of its session")
     with socket.socket(fileno=int(fd)) as gateway, socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", int(port)))
+        listener.bind(("127.0.0.1", 0))
         listener.listen(64)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         socket.send_fds(gateway, [b"."], [listener.fileno()])
+    os.environ.update(dict.fromkeys(PROXIED, address))  # noqa: TID251 — it becomes the command's
     most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     most = PROCESSES if most == resource.RLIM_INFINITY else min(most, PROCESSES)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))

@@ -26,6 +26,14 @@ from holdfast.core.types import Value
 from holdfast.tools.sandbox import canary, mounts
 
 _VICTIM = "import sys; sys.stdin.read()"
+_JOIN = """
+import ctypes, os, sys
+for fd in map(int, sys.argv[1].split(",")):
+    if ctypes.CDLL(None).setns(fd, 0):
+        sys.exit("a namespace cannot be joined")
+    os.close(fd)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 _LOOPBACK = ("127.0.0.1", 0)
 _SECRET = ".holdfast-canary-"
 ROOM = 4096  # bytes that must be free for the canary in its workspace
@@ -193,19 +201,29 @@ class Sent(Value):
     stderr: bytes
 
 
-async def send(argv: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> Sent:
+async def send(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    pass_fds: Sequence[int],
+    namespaces: Sequence[int] = (),
+) -> Sent:
     """Run the canary. No process of it remains, even if the caller is cancelled.
+
+    It joins `namespaces` first, as the shim does for commands.
 
     The sandbox program is killed together with its process group: bubblewrap's child first waits
     for a message of its parent, and only then asks the kernel to die with it. Otherwise it would
     wait for ever.
     """
     # Shielded, because a cancellation here would kill only the parent.
+    if namespaces:
+        fds = ",".join(map(str, namespaces))
+        argv = (sys.executable, "-I", "-S", "-c", _JOIN, fds, *argv)
     with ExitStack() as clean, anyio.CancelScope(shield=True):
         nothing = os.open(os.devnull, os.O_RDONLY)
         clean.callback(os.close, nothing)
         process = await anyio.open_process(
-            argv, stdin=nothing, env=env, pass_fds=pass_fds, start_new_session=True
+            argv, stdin=nothing, env=env, pass_fds=(*pass_fds, *namespaces), start_new_session=True
         )
     output: dict[str, bytes] = {}
 

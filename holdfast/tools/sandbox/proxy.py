@@ -1,8 +1,9 @@
 """The filtering proxy: lets a confined command connect to allowed hosts only.
 
-The command sees an HTTP proxy on its own loopback and no other network. The proxy's socket was
-created inside the command's network namespace and sent to the gateway (listener.py). So connections
-arrive here without a bridge in between, and only from this command.
+The command sees an HTTP proxy on loopback and no other network. The proxy's socket was created
+inside the session's network namespace and sent to the gateway (listener.py). So connections arrive
+here without a bridge in between, and only from commands of this session. Each command has a port of
+its own, so a question names the command that the port was made for.
 
 A host is allowed if it was granted by name: `example.org` (ports 80 and 443), `*.example.org` (all
 subdomains), `example.org:8080`. For any other host the user is asked, once per command.
@@ -30,7 +31,6 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from holdfast.core.types import Value
 
 FORBIDDEN_NETWORK = "{} is in a network that is not allowed."
-PORT = 3128  # always free, because the namespace belongs to one command
 HEAD_S = 30.0
 CONNECT_S = 30.0
 MAX_HEAD = 64 * 1024

@@ -24,7 +24,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
@@ -42,7 +42,6 @@ from holdfast.tools.sandbox import (
     installed,
     landlock,
     private,
-    proxy,
     seatbelt,
     seccomp,
 )
@@ -50,6 +49,7 @@ from holdfast.tools.sandbox import mounts as view
 from holdfast.tools.sandbox import probe as cage
 from holdfast.tools.sandbox.autorun_paths import AutorunPaths, look
 from holdfast.tools.sandbox.mounts import Access
+from holdfast.tools.sandbox.networks import Network, open_network
 from holdfast.tools.sandbox.podman import Podman, last_line
 from holdfast.tools.sandbox.probe import Attempt
 
@@ -83,10 +83,11 @@ class Confined(Value):
     # Files that make the user's programs run code; None: not checked (L0).
     before: AutorunPaths | None = None
     sealed: frozenset[str] = frozenset()  # those of them that the command cannot change
+    namespaces: tuple[int, ...] = ()  # fds of those to join before the start, in this order
 
     def close(self) -> None:
         """Close our copies of the inherited descriptors."""
-        for fd in self.pass_fds:
+        for fd in (*self.pass_fds, *self.namespaces):
             os.close(fd)
 
 
@@ -116,11 +117,7 @@ if sys.platform == "darwin":
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LISTENER = Path(__file__).with_name("listener.py").read_text("utf-8")
-_PROXY = f"http://127.0.0.1:{proxy.PORT}"
-_PROXIED = {
-    **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
-    **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
-}
+_UNPROXIED = dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
 
 
 class Sandbox:
@@ -150,6 +147,7 @@ class Sandbox:
         self._podman = Podman(found, container, owner, self._user_home, self._path)
         self._posture = _UNPROBED
         self._memory_mb = memory_mb
+        self._own_networks = ""  # why commands cannot share one; empty: they can
 
     @property
     def posture(self) -> Posture:
@@ -183,6 +181,11 @@ class Sandbox:
         return self._posture.level is Level.L2 and sys.platform != "darwin"
 
     @property
+    def shares_networks(self) -> bool:
+        """Return whether the commands of a session can have one network, and meet there."""
+        return self.filters_hosts and not self._own_networks
+
+    @property
     def own(self) -> str:
         """The gateway's own home."""
         return self._home
@@ -193,24 +196,32 @@ class Sandbox:
         return self._cache(os.path.realpath(workspace)) if confined else ""
 
     def confine(
-        self, profile: CommandProfile, argv: Sequence[str], cwd: str, *, door: int | None = None
+        self,
+        profile: CommandProfile,
+        argv: Sequence[str],
+        cwd: str,
+        *,
+        door: int | None = None,
+        network: Network | None = None,
     ) -> Confined:
         """Return how to start `argv` so that it can do what `profile` allows and no more.
 
         `door` is the fd that `proxy.serve` yields; without it the command has no network.
+        `network` is the one to join; without it the command has its own.
         """
         level = self._level(profile)
         if door is None or level is Level.L0 or not self.filters_hosts:
             return self._confined(level, profile, argv, cwd)
         fd = os.dup(door)
-        through = (view.interpreter(), "-I", "-S", "-c", _LISTENER, str(fd), str(proxy.PORT), *argv)
+        inode = network.inode if network else 0
+        through = (view.interpreter(), "-I", "-S", "-c", _LISTENER, str(fd), str(inode), *argv)
         try:
-            confined = self._confined(level, profile, through, cwd)
+            confined = self._confined(level, profile, through, cwd, network=network)
         except (ToolFailed, OSError):
             os.close(fd)
             raise
         return msgspec.structs.replace(
-            confined, pass_fds=(*confined.pass_fds, fd), env={**confined.env, **_PROXIED}
+            confined, pass_fds=(*confined.pass_fds, fd), env={**confined.env, **_UNPROXIED}
         )
 
     def search_path(self, profile: CommandProfile) -> str:
@@ -242,13 +253,29 @@ class Sandbox:
         found = await bwrap.find(self._home, self._path, self._site)
         result: dict[Attempt, bool] | str = found.why
         for program in found.programs:
-            result = await self._send(level, program)
+            result = await self._meet(program)
+            self._own_networks = result if isinstance(result, str) else ""
+            if self._own_networks:
+                result = await self._send(level, program)
             if not isinstance(result, str):
                 self._bwrap = program
                 break
         return result
 
-    async def _send(self, level: Level, program: str = "") -> dict[Attempt, bool] | str:
+    async def _meet(self, program: str) -> dict[Attempt, bool] | str:
+        """Run the canary at L2 in a network as a session has it; return as `_try` does."""
+        async with AsyncExitStack() as stack:
+            try:
+                network = await stack.enter_async_context(open_network())
+            except OSError as error:
+                if error.errno in _SCARCE:
+                    raise
+                return str(error) or "too slow"
+            return await self._send(Level.L2, program, network)
+
+    async def _send(
+        self, level: Level, program: str = "", network: Network | None = None
+    ) -> dict[Attempt, bool] | str:
         """Run the canary at this level and return as `_try` does; `program` is the bubblewrap."""
         if level is Level.L3 and (why := await self._podman.clear(PROBE_S)):
             return why
@@ -260,12 +287,15 @@ class Sandbox:
             if level is Level.L3:
                 argv = ("python3", *argv[1:])  # the image's own
             try:
-                confined = self._confined(level, profile, argv, profile.workspace, program)
+                where = profile.workspace
+                confined = self._confined(level, profile, argv, where, program, network)
             except (ValueError, ToolFailed) as unknown:  # e.g. an unsupported architecture
                 return str(unknown)
             try:
                 with anyio.fail_after(PROBE_S):
-                    done = await cage.send(confined.argv, confined.env, confined.pass_fds)
+                    done = await cage.send(
+                        confined.argv, confined.env, confined.pass_fds, confined.namespaces
+                    )
             except OSError as error:
                 if error.errno in _SCARCE:
                     raise
@@ -289,6 +319,8 @@ class Sandbox:
             note = f"UNSANDBOXED: nothing confines commands{why}{refused}"
         else:
             rest = f"; a command can still {', '.join(still)}" if still else ""
+            if level is Level.L2 and self._own_networks:
+                rest += f"; no network between commands ({self._own_networks})"
             note = f"{level.name}: {_MEANS[level]}{why}{rest}"
         return Posture(level, blocked, still, note)
 
@@ -299,6 +331,7 @@ class Sandbox:
         argv: Sequence[str],
         cwd: str,
         program: str = "",
+        network: Network | None = None,
     ) -> Confined:
         workspace, cwd = os.path.realpath(profile.workspace), os.path.realpath(cwd)
         if level is Level.L0:
@@ -321,7 +354,9 @@ class Sandbox:
             env = self._environment(cache, "/tmp")
             outer = self._podman.confine(view.pinned(seen), env, argv, cwd)
             return Confined(outer, (), self._podman.environment, cwd, before)
-        return self._wrapped(program or self._bwrap, seen, cache, workspace, argv, cwd, before)
+        program = program or self._bwrap
+        wrapped = self._wrapped(program, seen, cache, workspace, argv, cwd, before)
+        return wrapped if network is None else _joined(wrapped, network)
 
     def _wrapped(
         self,
@@ -391,6 +426,14 @@ def _landlocked(seen: view.View) -> list[str]:
     for name in _DEVICES:
         options += ["--device", f"/dev/{name}"]
     return [*options, "--seccomp", seccomp.program(rules).hex()]
+
+
+def _joined(wrapped: Confined, network: Network) -> Confined:
+    """Have the command join a network instead of creating one."""
+    program, *options = wrapped.argv
+    argv = (program, *bwrap.sharing(options))
+    namespaces = tuple(map(os.dup, network.namespaces))
+    return msgspec.structs.replace(wrapped, argv=argv, namespaces=namespaces)
 
 
 def _in_memory(data: bytes) -> int:

@@ -67,7 +67,7 @@ async def test_a_question_shows_what_would_run_and_enter_alone_is_no_answer(
     async with terminal(place, "run", _ask(effects)) as screen:
         said = await _question(screen)
         assert f"(expires in 10 min):\r\n  appends a line\r\n  {WANTS}\r\n    bump x\r\n" in said
-        for wrong in ("\n", "yes\n", "once more\n", "o\x04"):
+        for wrong in ("\n", "yes, do\n", "once more\n", "o\x04"):
             await screen.type(wrong)
             assert "type one of: once, session, deny" in await _question(screen)
         assert _tags(effects) == []

@@ -6,9 +6,10 @@ import pytest
 
 from holdfast.api.schema.events import Event
 from holdfast.api.schema.runs import UsageObject
-from holdfast.cli.run import notes
+from holdfast.cli.run import approval, notes
 from holdfast.cli.tui.style import Style, amount, cut, seconds
-from holdfast.cli.tui.view import INTERRUPTED_BY_NEXT, View
+from holdfast.cli.tui.view import FAILED, INTERRUPTED_BY_NEXT, View
+from holdfast.core.run.run import Incomplete
 
 WIDTH = 60
 
@@ -159,6 +160,75 @@ def test_a_model_that_is_asked_again_is_shown_with_the_reason_and_the_wait() -> 
     assert "a/b is busy" in told.text and "attempt 2 in 30 s" in told.text
     told.hear("model.retry", **failed, next_model="c/d")
     assert "asking c/d" in told.text
+
+
+@pytest.mark.promise("SAY-02")
+def test_the_wait_for_the_next_attempt_is_counted_down() -> None:
+    told = Told()  # its clock is 10 s after each event
+    told.begin()
+    busy: dict[str, Any] = {"turn": 1, "model": "a/b", "next_model": "a/b", "reason": "busy"}
+    told.hear("model.retry", attempt=2, attempts=12, wait_s=33.0, http_status=429, **busy)
+    assert told.view.live("⠋") == ["⠋ next try in 23s: a/b, attempt 3 of 12 "]
+    told.hear("model.retry", attempt=3, attempts=12, wait_s=5.0, **busy)
+    assert told.view.live("⠋") == ["⠋ thinking … "], "it is being asked"
+    told.hear("model.retry", attempt=4, attempts=12, wait_s=33.0, **busy)
+    told.hear("reasoning.delta", turn=1, delta="hm")
+    assert told.view.live("⠋") == ["⠋ thinking … hm"]
+
+
+@pytest.mark.promise("SAY-03")
+@pytest.mark.parametrize("flaw", list(Incomplete))
+def test_an_answer_that_is_cut_or_empty_is_marked_below_it(flaw: str) -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.completed", output="half of" if flaw == "cut" else "", incomplete=flaw)
+    assert told.lines[-2] == notes.INCOMPLETE[flaw]
+
+
+@pytest.mark.promise("SAY-04")
+def test_the_first_lines_of_a_failed_call_are_shown_below_it() -> None:
+    told = Told()
+    told.begin()
+    call: dict[str, Any] = {"call_id": "c", "tool": "terminal"}
+    told.hear("tool.started", preview="make", **call)
+    told.hear("tool.progress", call_id="c", delta="".join(f"line {n}\n" for n in range(9)))
+    shown = told.hear("tool.completed", duration=1.0, summary="exit code 2", **call)
+    assert shown[1:] == [*(f"│ line {n}" for n in range(FAILED)), "│ … 5 more (Ctrl-O)"]
+    told.hear("tool.started", preview="x", call_id="d", tool="patch")
+    wrong: dict[str, Any] = {"call_id": "d", "tool": "patch", "outcome": "failed", "error": True}
+    shown = told.hear("tool.completed", detail="x: there is no such file", **wrong)
+    assert shown[1:] == ["│ x: there is no such file"]
+
+
+@pytest.mark.promise("SAY-06")
+def test_what_follows_an_answer_in_the_journal_is_below_it_on_the_screen() -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="I will run make.")
+    told.hear("model.answered", turn=1)
+    told.hear("approval.responded", choice="once")
+    told.hear("tool.started", call_id="c", tool="terminal", preview="make")
+    order = [told.text.index(t) for t in ("I will run make.", approval.answered("once"))]
+    assert order == sorted(order)
+
+
+@pytest.mark.promise("SAY-06")
+@pytest.mark.parametrize("void", [False, True])
+def test_a_note_that_comes_in_the_middle_of_an_answer_is_below_it(*, void: bool) -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="half a para")
+    told.hear("process.ended", process_id="p1", how="it ended")
+    assert "p1" not in told.text
+    if void:
+        told.hear("message.void", turn=1, reason="cut")
+    else:
+        told.hear("message.delta", turn=1, delta="graph")
+        told.hear("model.answered", turn=1)
+        assert told.text.index("half a paragraph") < told.text.index("p1")
+    assert "p1" in told.text
+    told.hear("process.ended", process_id="p2", how="it ended")
+    assert "p2" in told.text
 
 
 @pytest.mark.promise("CTX-01")

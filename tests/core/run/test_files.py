@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.run.files import ChangeKind, FileChange, changed, combine
+from holdfast.core.run.files import ChangeKind, FileChange, changed, combine, describe
 from holdfast.core.types import CallId, RunId
 
 pytestmark = pytest.mark.promise("EDIT-01")
@@ -60,3 +60,11 @@ def test_a_file_that_is_as_it_was_is_left_out_and_the_others_are_in_order() -> N
         change("run", REPLACED, "7", "7", EXECUTABLE),
     ]
     assert [c.path for c in combine(made)] == ["a", "run", "z"]
+
+
+def test_a_change_in_one_line() -> None:
+    assert describe(change("a.py", PATCHED, "1", "2")) == "+1 −2 a.py"
+    assert describe(change("a\n.py", CREATED, "", "2")) == "+1 −2 a\\u{a}.py (new)"
+    assert describe(change("a.py", DELETED, "1", "")) == "+1 −2 a.py (deleted)"
+    binary = FileChange("a.png", REPLACED, binary=True)
+    assert describe(binary) == "binary a.png (replaced)"

@@ -12,7 +12,6 @@ from holdfast.core.text.inline import (
     InlineParser,
     Link,
     Text,
-    parse_inline,
 )
 
 BOLD, ITALIC, STRIKE = Emphasis(bold=True), Emphasis(italic=True), Emphasis(strike=True)
@@ -22,6 +21,12 @@ PIECES = st.sampled_from(
      "__init__", "a" * 30, "*" * 70, "`" * 70, "https://a.b/" + "_" * 70, "<https://" + "a" * 60]
 )  # fmt: skip
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
+
+
+def parse_inline(text: str, *, hopeful: bool = False) -> list[Inline]:
+    """Parse a complete text."""
+    parser = InlineParser()
+    return [*parser.feed(text), *parser.close(hopeful=hopeful)]
 
 
 def joined(pieces: list[Inline]) -> list[Inline]:

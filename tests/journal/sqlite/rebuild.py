@@ -94,7 +94,8 @@ def _fold(
         elif (run := session.ended) is not None and run.id == run_id:
             runs[run_id] = run_row(run, owner, stream, first[run_id], seq)
     sessions = [shown.row(fact, whose, stream) for fact, whose in opened]
-    waiting = approvals.still_pending(asked, session.approvals)
+    known = session.approvals
+    waiting = [row for row in asked if row[0] in known and not known[row[0]].status.final]
     return sessions, list(runs.values()), waiting, named, chatted
 
 

@@ -28,9 +28,10 @@ for url in sys.argv[1:]:
 """
 
 TUNNEL = """
-import http.client, sys
+import http.client, os, sys
 host, port = sys.argv[1:]
-to = http.client.HTTPConnection("127.0.0.1", 3128, timeout=10)
+near = int(os.environ["http_proxy"].rpartition(":")[2])
+to = http.client.HTTPConnection("127.0.0.1", near, timeout=10)
 to.set_tunnel(host, int(port))
 try:
     to.request("GET", "/through")
@@ -255,9 +256,10 @@ async def test_without_a_proxy_there_is_no_network(machine: Machine, internet: I
 
 async def test_only_proxy_requests_are_accepted(machine: Machine, internet: Internet) -> None:
     script = (
-        "import socket, sys\n"
+        "import os, socket, sys\n"
+        "near = int(os.environ['http_proxy'].rpartition(':')[2])\n"
         "for request in sys.argv[1:]:\n"
-        "    with socket.create_connection(('127.0.0.1', 3128)) as to:\n"
+        "    with socket.create_connection(('127.0.0.1', near)) as to:\n"
         "        to.sendall(request.encode() + b'\\r\\n\\r\\n')\n"
         "        print(to.recv(4096).split()[1].decode())"
     )
