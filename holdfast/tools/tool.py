@@ -258,7 +258,8 @@ class Tool(Generic[A]):
     permit: Callable[[Context, A], Awaitable[Permission]]  # called before every start
     adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # outcome after a restart
     settled: Callable[[Context], None] | None = None  # the outcome is stored: remove the record
-    abort: Callable[[Context], Awaitable[None]] | None = None  # the run was stopped: clean up
+    # The run was stopped: clean up, and return the files that the call had changed until then.
+    abort: Callable[[Context], Awaitable[tuple[FileChange, ...]]] | None = None
     schema: Mapping[str, Any] | None = None  # JSON Schema; None: made from the type of arguments
 
 
