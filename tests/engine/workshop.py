@@ -31,7 +31,17 @@ from holdfast.journal.audit import AuditEntry
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.models.model import Answer, Candidate, Model, Models, Piece, Reasoning, Request, Text
+from holdfast.models.model import (
+    Answer,
+    Candidate,
+    Model,
+    Models,
+    Piece,
+    Price,
+    Reasoning,
+    Request,
+    Text,
+)
 from holdfast.tools.fs.restore import FileRestorer
 from holdfast.tools.tool import RestoresFiles, RunsCommands, Tool
 from tests.fakes.clock import FIRST_BOOT, ManualClock
@@ -190,13 +200,18 @@ def parts(
     fallbacks: Sequence[Candidate] = (),
     small: Candidate | None = None,
     files: RestoresFiles | None = None,
+    price: Price | None = None,
 ) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
         files=files or FileRestorer(Blobs(directory)),
-        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks), small=small),
+        models=Models(
+            Candidate(f"{model.name}/it", model, window, price=price or Price()),
+            tuple(fallbacks),
+            small=small,
+        ),
         tools=tools if callable(tools) else lambda: tools,
         clock=clock or ManualClock(),
         limits=limits or Limits(),
