@@ -22,13 +22,13 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import call as machine
 from holdfast.core.run import child
 from holdfast.core.run.call import Call, CallAsked, CallSettled, CallStarted, OnCrash, Outcome
-from holdfast.core.run.files import FileChanged
+from holdfast.core.run.files import FileChange, FileChanged, FileChanging
 from holdfast.core.session import answers
 from holdfast.core.types import CallId, Fact, ProcessId, RunId
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs import outcomes
 from holdfast.engine.runs.approvals import Judged, Permits, new_request_id, requested
-from holdfast.engine.runs.driven import DrivenRun
+from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.progress import CallProgress
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 PREVIEW = 200  # characters of a call that people see
 ABORT_S = 2.5  # for the cleanup of a stopped call
+INTERRUPTED = "Nothing was written: the run was interrupted before the file was changed."
 RESULT = 64 * 1024  # characters of a result that the model sees
 
 
@@ -211,6 +212,20 @@ class Calls:
                 host, preview, at.loaded, run_id, at.call_id, at.record
             )
 
+        async def announce(change: FileChange) -> None:
+            if self._redactor.hides(change.path):
+                return  # a path is recorded as it is, or not at all
+            changing = FileChanging(run_id=run_id, call_id=at.call_id, change=change)
+            try:
+                await at.record(changing).wait()
+            except Cut:
+                raise ToolFailed(INTERRUPTED) from None
+
+        def announced() -> tuple[FileChange, ...]:
+            now = at.run.now
+            call = now.calls.get(at.call_id) if now is not None else None
+            return call.changing if call is not None else ()
+
         return Context(
             session=at.loaded.key,
             run_id=run_id,
@@ -226,6 +241,8 @@ class Calls:
             trees=(),
             progress=progress.add,
             may_reach=may_reach,
+            announce=announce,
+            announced=announced,
             depth=run.parent.depth if run.parent else 0,
             children=len(child.children_of(session.children, run_id)),
             result_of=lambda call_id: self._result_of(at.loaded, call_id),
@@ -279,16 +296,22 @@ class Calls:
         begun = (machine.CallStatus.STARTED, machine.CallStatus.DOUBTFUL)
         for call in calls:
             tool = self._toolbox.find(call.proposal.tool)
-            if tool is None or tool.abort is None or call.status not in begun:
+            if tool is None or call.status not in begun:
                 continue
-            at = CallAtWork(run, call)
-            with self._progress(at) as progress:
-                context = self._context(at, progress, "")
             try:
                 with anyio.move_on_after(ABORT_S):
-                    await tool.abort(context)
+                    await self._clean_up(CallAtWork(run, call), tool)
             except Exception:
-                log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
+                extra = {"tool": tool.name, "call_id": call.proposal.call_id}
+                log.exception("abort raised", extra=extra)
+
+    async def _clean_up(self, at: CallAtWork, tool: Tool[Any]) -> None:
+        if at.call.changing:  # whether it changed the file can be found out
+            await self._adopt(at)
+        elif tool.abort is not None:
+            with self._progress(at) as progress:
+                context = self._context(at, progress, "")
+            await tool.abort(context)
 
     async def _record(
         self,
