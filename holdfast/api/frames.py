@@ -41,6 +41,7 @@ STREAM_CLOSED = b": stream closed\n\n"
 KEEP_ALIVE = b": keepalive\n\n"
 RETRY = b"retry: 2000\n\n"
 PREVIEW = 200  # characters of a task
+DETAIL, DETAIL_LINES = 600, 4  # characters and lines of a failed call's result
 
 _SILENT = frozenset(
     {InputPromoted, RunQueued, ModelAsked, ModelAnswered}
@@ -86,10 +87,15 @@ def session_frame(record: Record) -> bytes:
             return _frame(record, name, {**_input(given), "input_id": input_id})
         case InputSuperseded(input_id=input_id, reason=reason):
             return _frame(record, "input.superseded", {"input_id": input_id, "reason": reason})
-        case ModelAnswered(turn=turn, usage=usage):
-            return _frame(record, "model.answered", {"turn": turn, "usage": usage_object(usage)})
+        case ModelAnswered(turn=turn, usage=usage) as answer:
+            fields = {"turn": turn, "usage": usage_object(usage), **_incomplete(answer)}
+            return _frame(record, "model.answered", fields)
         case _:
             return frame(record)
+
+
+def _incomplete(fact: ModelAnswered | RunCompleted) -> dict[str, object]:
+    return {"incomplete": fact.incomplete} if fact.incomplete else {}
 
 
 def _input(given: InputAdmitted) -> dict[str, object]:
@@ -104,7 +110,8 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
         case ToolProgress():
             return "tool.progress", {"call_id": fact.call_id, "delta": fact.text}
         case RunCompleted():
-            return "run.completed", {"output": fact.output, "usage": usage_object(fact.usage)}
+            done = {"output": fact.output, "usage": usage_object(fact.usage)}
+            return "run.completed", {**done, **_incomplete(fact)}
         case RunResumed(cause=cause):
             return "run.resumed", {"reason": cause or "woken"}
         case InputAdmitted(mode=Mode.STEER):
@@ -125,6 +132,7 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "error": fact.outcome is not Outcome.OK,
                 "outcome": fact.outcome,
                 **({"summary": fact.summary} if fact.summary else {}),
+                **({"detail": _head(fact.text)} if fact.outcome is not Outcome.OK else {}),
             }
         case FileChanged():
             return "file.changed", _change(fact)
@@ -134,6 +142,12 @@ def _event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             return "run.cancelled", {"reason": fact.reason}
         case _:
             return _model_event(fact) or _approval_event(fact)
+
+
+def _head(text: str) -> str:
+    """The first lines of a failed call's result."""
+    lines = text.strip().splitlines()[:DETAIL_LINES]
+    return "\n".join(lines)[:DETAIL]
 
 
 def _change(fact: FileChanged) -> dict[str, object]:
@@ -159,6 +173,8 @@ def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
                 "reason": fact.reason,
                 "next_model": fact.next_model,
                 "wait_s": fact.wait_s,
+                **({"http_status": fact.status} if fact.status else {}),
+                **({"attempts": fact.of} if fact.of else {}),
             }
         case InstructionsRead(files=files):
             return "instructions.read", {"files": [file_object(f) for f in files]}

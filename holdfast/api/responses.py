@@ -92,6 +92,7 @@ def status_of(view: RunView) -> str:
 def run_object(view: RunView) -> RunObject:
     """The run's status object."""
     failed = view.ending if isinstance(view.ending, RunFailed) else None
+    done = view.ending if isinstance(view.ending, RunCompleted) else None
     return RunObject(
         run_id=view.run_id,
         status=status_of(view),
@@ -100,13 +101,14 @@ def run_object(view: RunView) -> RunObject:
         session_id=view.session_id,
         model=view.model,
         last_event=_last_event(view),
-        output=view.ending.output if isinstance(view.ending, RunCompleted) else msgspec.UNSET,
+        output=msgspec.UNSET if done is None else done.output,
         error=msgspec.UNSET if failed is None else failed.error,
         error_code=msgspec.UNSET if failed is None else failed.code,
         usage=usage_object(view.usage) if view.status.final else None,
         question=None if view.question is None else question_object(view.question),
         approval=None if view.approval is None else approval_object(view.approval),
         owner=owner_name(view.owner),
+        incomplete=(done.incomplete or "") if done is not None else "",
     )
 
 

@@ -10,6 +10,7 @@ from holdfast.core.session.instructions import InstructionFile
 from holdfast.gateway import ChatStatus, CommandTarget, Health, RunView
 
 NO_ACTIVE_RUN = "**No active run.**"
+NO_MODEL_YET = "The model did not answer {times}"
 BUSY_MODE = "A new message during a run: {mode}"
 NEEDS_APPROVAL = "It waits for your approval (/approve or /deny; add the id if there are several):"
 NEXT_IS_NEW = "Your next message starts a new session; /resume returns to this one."
@@ -34,6 +35,10 @@ def _work(now: ChatStatus) -> Iterator[str]:
         begun = f"sent {ago(now.run.created_at, now.now)}"
         steps = count(now.steps, "step") if now.steps else "no step yet"
         yield f"**{_head(now.run)}:** {code(now.run.run_id)}, {begun}, {steps}."
+    if now.attempts:
+        left = max(0.0, now.retry_at - now.now)
+        when = f"in {left:.0f} s" if left else "now"
+        yield f"{NO_MODEL_YET.format(times=count(now.attempts, 'time'))}; next try {when}."
     if now.waiting:
         yield f"Waiting behind it: {count(now.waiting, 'run')}."
     if now.suspended:

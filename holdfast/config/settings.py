@@ -87,7 +87,7 @@ class LimitSettings:
     running: Count = 1_024
     queued: Count = 10_000
     turns: Count = 90
-    model_attempts: Count = 5
+    model_attempts: Count = 12
     run_usd: Dollars = 0.0  # what one run may spend on models; 0: no limit
     body_mb: Count = 10
     body_s: Seconds = 30.0

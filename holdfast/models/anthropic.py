@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from holdfast.core.types import Usage
-from holdfast.errors import Overflow, Rejected
+from holdfast.errors import Overflow
 from holdfast.models.anthropic_request import encode, headers
 from holdfast.models.building import Building, GrowingCall
 from holdfast.models.model import ListedModel, Piece, Request
@@ -209,10 +209,7 @@ class AnthropicReader:
             case "model_context_window_exceeded":
                 raise Overflow(f"{name} ran out of its context window in its answer")
             case "refusal":
-                raise Rejected(
-                    f"{name} refused to answer (its safety filter); change the request, "
-                    "or use another model"
-                )
+                raise self._peer.filtered("its safety filter")
             case "pause_turn":
                 raise self._peer.cut("paused in the middle of its answer")
             case "max_tokens":

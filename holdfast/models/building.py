@@ -57,6 +57,7 @@ class Building:
         self.calls: list[GrowingCall] = []
         self.usage = Usage()
         self.opaque = ""
+        self._cut = False  # at its limit of tokens
         self._peer = peer
         self._pieces: list[Text | Reasoning] = []
         self._kind: type[Text] | type[Reasoning] = Text
@@ -76,6 +77,7 @@ class Building:
         """Accept an answer that reached its limit of tokens, unless it was only reasoning."""
         if not self.calls and not "".join(self._text).strip():
             raise self._peer.cut("reached its limit of tokens before it said anything")
+        self._cut = True
 
     def flush(self) -> list[Text | Reasoning]:
         """Return the pieces since the last flush."""
@@ -91,7 +93,8 @@ class Building:
                 c.call_id for m in request.messages if isinstance(m, Assistant) for c in m.calls
             }
             calls = tuple(self._proposal(call, taken) for call in self.calls)
-        return Answer("".join(self._text), "".join(self._reasoning), calls, self.usage, self.opaque)
+        text, thought = "".join(self._text), "".join(self._reasoning)
+        return Answer(text, thought, calls, self.usage, self.opaque, cut=self._cut)
 
     def _add(self, kind: type[Text] | type[Reasoning], text: str) -> None:
         if kind is not self._kind:

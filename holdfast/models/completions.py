@@ -134,10 +134,17 @@ class AnswerParser:
         for choice in chunk.choices or ():
             if choice.finish_reason == "error":
                 raise self._peer.cut("gave up in the middle of its answer")
-            if choice.finish_reason or choice.message is not None:
-                self.whole = True
             if (delta := choice.delta or choice.message) is not None:
                 self._take(delta)
+            if choice.finish_reason or choice.message is not None:
+                self._finish(choice.finish_reason)
+
+    def _finish(self, reason: str | None) -> None:
+        if reason == "content_filter":
+            raise self._peer.filtered("its content filter")
+        if reason == "length":
+            self._building.cut_short()
+        self.whole = True
 
     def _take(self, delta: _Delta) -> None:
         if delta.reasoning_content or delta.reasoning_details:

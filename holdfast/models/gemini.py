@@ -15,7 +15,6 @@ import aiohttp
 import msgspec
 
 from holdfast.core.types import Usage
-from holdfast.errors import Rejected
 from holdfast.models.building import Building, GrowingCall
 from holdfast.models.gemini_request import SignedPart, encode
 from holdfast.models.model import ListedModel, Piece, Request
@@ -154,7 +153,7 @@ class GeminiReader:
         if it.error:
             raise self._peer.judge_inside(it.error)
         if it.prompt_feedback is not None and it.prompt_feedback.block_reason:
-            raise self._refused(it.prompt_feedback.block_reason)
+            raise self._peer.filtered(it.prompt_feedback.block_reason)
         if it.usage_metadata is not None:
             self.building.usage = _usage(it.usage_metadata)
         finished = False
@@ -199,19 +198,13 @@ class GeminiReader:
 
     def _finish(self, reason: str) -> None:
         if reason in _REFUSED:
-            raise self._refused(reason)
+            raise self._peer.filtered(reason)
         if reason in _GAVE_UP:
             raise self._peer.cut(f"gave up in the middle of its answer ({reason})")
         if reason == "MAX_TOKENS":
             self.building.cut_short()
         self._end_plain()
         self.building.opaque = self._layout.encode()
-
-    def _refused(self, reason: str) -> Rejected:
-        return Rejected(
-            f"{self._peer.name} refused to answer ({reason}); change the request, or use "
-            "another model"
-        )
 
 
 def _usage(used: _Used) -> Usage:

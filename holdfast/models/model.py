@@ -50,6 +50,7 @@ class Answer(Value):
     calls: tuple[Proposal, ...] = ()
     usage: Usage = Usage()
     opaque: str = ""  # JSON that only this provider can read; it gets it back with the message
+    cut: bool = False  # it reached its limit of tokens
 
 
 Piece = Text | Reasoning | Answer

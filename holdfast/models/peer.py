@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.redaction import Redactor
 from holdfast.core.types import Value
-from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.errors import Filtered, HoldfastError, Overflow, Rejected, Transient
 
 _TOO_LONG = re.compile(
     r"context[ _](length|window|size|limit)|(prompt|input|request) is too (long|large)"
@@ -90,6 +90,12 @@ class Peer(Value):
         """Return the error of a request that did not reach the server."""
         return Transient(f"{self.name} {why}", billed=False)
 
+    def filtered(self, what: str) -> Filtered:
+        """Return the error of an answer that a filter (`what`) refused."""
+        return Filtered(
+            f"{self.name} refused to answer ({what}); change the request, or use another model"
+        )
+
     def judge(
         self, status: int, error: ServerError, wait_s: float | None, *, billed: bool = False
     ) -> HoldfastError:
@@ -102,7 +108,7 @@ class Peer(Value):
             return Overflow(text)
         if status in (408, 409, 425, 429) or status >= 500:
             wait_s = _delay(error.details) if wait_s is None else wait_s
-            return Transient(text, retry_after_s=wait_s, billed=billed)
+            return Transient(text, retry_after_s=wait_s, billed=billed, status=status)
         if _BAD_KEY.search(details):
             status = 401
         return Rejected(f"{text}; {self._hint(status)}")

@@ -15,7 +15,6 @@ import aiohttp
 import msgspec
 
 from holdfast.core.types import Usage
-from holdfast.errors import Rejected
 from holdfast.models.building import Building, GrowingCall
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.openai_list import read_models
@@ -205,10 +204,7 @@ class ResponsesReader:
 
     def _cut_short(self, reason: str | None) -> None:
         if reason == "content_filter":
-            raise Rejected(
-                f"{self._peer.name} refused to answer (its content filter); change the request, "
-                "or use another model"
-            )
+            raise self._peer.filtered("its content filter")
         self.building.cut_short()
 
     def _layout(self) -> str:

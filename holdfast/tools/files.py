@@ -275,12 +275,7 @@ def adopt(gate: FileGate, context: Context, asked: WriteFile | Patch) -> Outcome
     """Find out by the file's content whether an interrupted call has changed it."""
     name = shown(asked.path)
     for planned in context.announced():
-        try:
-            content = gate.present(planned.path)
-        except ToolFailed as failed:
-            return Unknown(f"{CUT_BETWEEN} {failed}")
-        now = "" if content is None else sha256(content).hexdigest()
-        match find_out(planned, now):
+        match _happened(gate, planned):
             case Happened.YES:
                 return Done(f"{planned.kind.capitalize()} {name}. {CUT_AFTER}", (planned,))
             case Happened.NO:
@@ -288,6 +283,25 @@ def adopt(gate: FileGate, context: Context, asked: WriteFile | Patch) -> Outcome
             case Happened.UNKNOWN:
                 return Unknown(f"{name}: {CUT_BETWEEN}")
     return Unknown(UNKNOWN_TEXT)
+
+
+async def abort(context: Context) -> tuple[FileChange, ...]:
+    """Return the changes that a call of a stopped run has made."""
+
+    def blocking() -> tuple[FileChange, ...]:
+        with FileGate(context.workspace) as gate:
+            announced = context.announced()
+            return tuple(one for one in announced if _happened(gate, one) is Happened.YES)
+
+    return await to_thread.run_sync(blocking) if context.announced() else ()
+
+
+def _happened(gate: FileGate, change: FileChange) -> Happened:
+    try:
+        content = gate.present(change.path)
+    except ToolFailed:  # it cannot be read: it is not what we wrote
+        return Happened.UNKNOWN
+    return find_out(change, "" if content is None else sha256(content).hexdigest())
 
 
 def _absent(asked: Patch, former: bytes) -> str:
@@ -345,6 +359,7 @@ _WRITES: Callable[..., Tool[Any]] = partial(
     timeout_s=30.0,
     permit=_permit,
     adopt=_writes(adopt, 0o077),
+    abort=abort,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from holdfast.tools.exec import plan
+from holdfast.tools.exec.missing import hint, missing_program
 from holdfast.tools.exec.output import Output
 from holdfast.tools.exec.plan import CommandPlan
 from holdfast.tools.exec.record import Ended, ExitCause
@@ -53,6 +54,9 @@ def result_of(ended: Ended, output: Output, timeout_s: float) -> dict[str, objec
     if ended.survivors:
         pids = ", ".join(map(str, ended.survivors))
         result["note"] = f"These processes could not be killed: {pids}."
+    if name := missing_program(ended.exit_code, text):
+        result["missing"] = name
+        add_note(result, hint(name))
     return result
 
 
@@ -114,4 +118,6 @@ def summary_of(result: Mapping[str, object]) -> str:
         return str(error)
     if (number := result.get("signal")) is not None:
         return f"killed by signal {number}"
+    if name := result.get("missing"):
+        return f"{name} is not installed here"
     return f"exit code {code}" if (code := result["exit_code"]) else ""

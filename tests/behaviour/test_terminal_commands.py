@@ -13,6 +13,7 @@ from holdfast.commands import approvals, messages, sessions, status
 from holdfast.config.process import LAUNCHD_LABEL
 from holdfast.core.inbox import Mode
 from holdfast.engine.commands import session, terminal
+from holdfast.tools.exec.missing import hint
 from tests.behaviour.hands import audit
 from tests.behaviour.terminals import HERE, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says
@@ -94,6 +95,34 @@ async def test_status_tells_what_is_at_work_and_what_words_do_here(
     assert f"**Running:** `{run_id}`" in shown
     assert status.BUSY_MODE.format(mode="steer") in shown
     assert status.BUSY_MODE.format(mode="interrupt") in (await desk.command(HERE, "/status")).output
+
+
+@pytest.mark.promise("SAY-01", "SAY-02")
+async def test_a_wait_for_a_busy_model_is_told_with_its_reason_and_count(
+    it: GatewayProcess, model: ModelServer, desk: Client
+) -> None:
+    model.then(says.refuse(429, "slow down", headers={"Retry-After": "40"}))
+    run_id = await it.run("first", session_id=HERE)
+    told = (await it.events(run_id, until="model.retry")).frames[-1].data
+    assert (told["attempt"], told["attempts"], told["http_status"]) == (1, 12, 429)
+    assert "slow down" in told["reason"] and 40 <= told["wait_s"] < 41
+    shown = (await desk.command(HERE, "/status")).output
+    assert status.NO_MODEL_YET.format(times="1 time") in shown
+    await desk.command(HERE, "/stop")
+    assert (await it.finished(run_id))["status"] == "cancelled", "a stop does not wait"
+
+
+@pytest.mark.promise("SAY-05")
+async def test_a_program_that_is_missing_is_named_to_model_and_person(
+    it: GatewayProcess, model: ModelServer
+) -> None:
+    run_id = await it.run('tool:terminal {"command": "no-such-program-x --version"}')
+    frames = (await it.events(run_id, until="approval.request")).frames
+    if frames[-1].event == "approval.request":
+        await it.post(f"/v1/runs/{run_id}/approval", {"choice": "once"})
+    ended = [f.data for f in (await it.events(run_id)).frames if f.event == "tool.completed"]
+    assert "no-such-program-x" in ended[0]["summary"]
+    assert hint("no-such-program-x") in (await it.finished(run_id))["output"]
 
 
 @pytest.mark.promise("HALT-01")

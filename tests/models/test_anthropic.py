@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
-from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.errors import Filtered, HoldfastError, Overflow, Rejected, Transient
 from holdfast.models.anthropic import AnthropicModel
 from holdfast.models.model import Answer, Request, ToolSpec
 from tests.fakes.anthropic import (
@@ -356,7 +356,7 @@ async def test_unknown_events_and_blocks_are_ignored(
         (stream(start(), event("error", error={"type": "request_too_large"})), Overflow),
         (stream(start(), event("error", error={"type": "invalid_request_error"})), Rejected),
         (stream(start(), event("error", error={"type": "authentication_error"})), Rejected),
-        (stream(start(), *words("no", 1), *finish("refusal")), Rejected),
+        (stream(start(), *words("no", 1), *finish("refusal")), Filtered),
         (stream(start(), *words("wait", 1), *finish("pause_turn")), Transient),
         (stream(start(), *words("a", 1), *finish("model_context_window_exceeded")), Overflow),
         (stream(start(), *thought("hm", 1), *finish("max_tokens")), Transient),

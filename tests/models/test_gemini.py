@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
-from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.errors import Filtered, HoldfastError, Overflow, Rejected, Transient
 from holdfast.models.gemini import GeminiModel
 from holdfast.models.model import Answer, Request, ToolSpec
 from tests.fakes.gemini import (
@@ -284,9 +284,9 @@ async def test_a_last_event_without_usage_waits_for_it(
         (refuse(503, "The model is overloaded."), Transient),
         (stream(token("a"), event(error=error(503, "overloaded"))), Transient),
         (stream(token("a"), event(error=error(400, "bad"))), Rejected),
-        (stream(event(promptFeedback={"blockReason": "SAFETY"})), Rejected),
-        (stream(token("a"), finish(reason="SAFETY")), Rejected),
-        (stream(token("a"), finish(reason="RECITATION")), Rejected),
+        (stream(event(promptFeedback={"blockReason": "SAFETY"})), Filtered),
+        (stream(token("a"), finish(reason="SAFETY")), Filtered),
+        (stream(token("a"), finish(reason="RECITATION")), Filtered),
         (stream(token("a"), finish(reason="MALFORMED_FUNCTION_CALL")), Transient),
         (stream(token("a"), finish(reason="OTHER")), Transient),
         (stream(thought("a"), finish(reason="MAX_TOKENS")), Transient),

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.types import CallId, Usage
-from holdfast.errors import HoldfastError, Overflow, Rejected, Transient
+from holdfast.errors import Filtered, HoldfastError, Overflow, Rejected, Transient
 from holdfast.models.model import Answer, Request, ToolSpec
 from holdfast.models.responses import ResponsesModel
 from tests.fakes.model_server import DONE, ModelServer, Reply, refuse, serve, server_at, stream
@@ -278,7 +278,7 @@ async def test_usage_counts_what_the_cache_gave(server: ModelServer, model: Resp
                 *message("no", 1),
                 finish(kind="response.incomplete", incomplete_details={"reason": "content_filter"}),
             ),
-            Rejected,
+            Filtered,
         ),
         (stream(added(0, type="function_call", call_id="x"), finish()), Transient),
     ],
@@ -296,4 +296,4 @@ async def test_an_answer_that_reached_its_limit_is_kept(
     why = {"reason": "max_output_tokens"}
     last = finish(kind="response.incomplete", incomplete_details=why)
     server.then(stream(*message("half of", 1), last))
-    assert await answer(model) == Answer("half of", usage=Usage(7, 2))
+    assert await answer(model) == Answer("half of", usage=Usage(7, 2), cut=True)

@@ -131,6 +131,7 @@ class RunObject(
     question: QuestionObject | None = None
     approval: ApprovalObject | None = None
     owner: str = ""  # only where it is not the operator
+    incomplete: str = ""  # its answer is "cut" (at the model's limit of tokens) or "empty"
 
     @property
     def ended(self) -> bool:

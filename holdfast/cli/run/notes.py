@@ -14,6 +14,10 @@ WEAK_SANDBOX = "the sandbox for commands is weak here"
 DENIED_HERE = "… Approvals are denied here because stdin is not a terminal."
 COMPACTED = "… The conversation became long: the model now reads notes in place of {} messages."
 SMALL_MODEL = "small built-in model: it makes mistakes, so check what it says it did"
+INCOMPLETE = {
+    "cut": "… The answer was cut at the model's limit of tokens. Ask it to go on.",
+    "empty": "… The model's answer is empty. Ask again, or choose another model: /model",
+}
 NOT_ANSWERED = "… No answer in time; it was not run."
 
 
@@ -34,7 +38,17 @@ def retrying(event: Event) -> str:
     """Say that a model failed, why, and what happens next."""
     wait = f" in {event.wait_s:.0f} s" if event.wait_s >= 1 else ""
     other = f"{reveal(event.next_model)}, " if event.next_model != event.model else "it again, "
-    return f"… {reveal(event.reason)}; asking {other}attempt {event.attempt + 1}{wait}"
+    return f"… {reveal(event.reason)}; asking {other}{attempt(event)}{wait}"
+
+
+def attempt(event: Event) -> str:
+    """Say which attempt at the answer comes next."""
+    return f"attempt {event.attempt + 1}" + (f" of {event.attempts}" if event.attempts else "")
+
+
+def incomplete(event: Event) -> str:
+    """Say what is wrong with an answer; empty: nothing."""
+    return INCOMPLETE.get(event.incomplete, "")
 
 
 def instructions(event: Event) -> str:

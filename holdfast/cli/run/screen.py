@@ -141,6 +141,8 @@ class Plain:
                     self.note(f"└ {event.summary}")
             case "run.completed":
                 self._finish(event.output)
+                if flaw := notes.incomplete(event):
+                    self.note(flaw)
             case "run.failed":
                 self._stand()
                 self.note(f"holdfast: the run failed{_why(event)}")
@@ -180,6 +182,8 @@ class Plain:
 
     def _tell_failed(self, event: Event) -> None:
         self.note(f"✗ {_called(event)} ({event.outcome or 'failed'}){_why(event)}")
+        if event.detail:
+            self.note("\n".join(f"{MARK}{line}" for line in event.detail.splitlines()))
         if event.outcome == "denied" and self._explains:
             self._explains = False
             self.note(_HOW_TO_BE_ASKED)

@@ -5,23 +5,24 @@ A final line goes to the terminal's own scrollback and is never redrawn. What ma
 where the run that reads it begins, as in the transcript; until then it is shown as waiting.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.events import TERMINAL, Event
 from holdfast.cli.run import approval, notes
 from holdfast.cli.run.live import MARK
 from holdfast.cli.text.markdown import MarkdownStream
 from holdfast.cli.tui.style import Style, cut, cut_before, seconds, took, wrapped
+from holdfast.cli.tui.unfold import changes
 from holdfast.core.text.escape import OutputCleaner, reveal, reveal_lines
 from holdfast.core.text.width import fold
 from holdfast.core.types import Value
 
-CALLS = 50  # whose output is kept for Ctrl-O
 KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
+FAILED = 4  # rows of a call that failed
 WORDS = 12  # lines of a message; the transcript has all of them
 SUPERSEDED = "superseded"
 INTERRUPTED = "■ interrupted"
@@ -58,7 +59,6 @@ class View:
         self.ended_at = 0.0  # of the last run; 0: the user has sent a message since
         self.begun_at = 0.0
         self.sandbox = ""
-        self.calls: deque[ShownCall] = deque(maxlen=CALLS)  # that are over, the latest last
         self.unread: list[str] = []  # by a run that was stopped
         self.processes: dict[str, str] = {}  # in the background: their commands
         self.input_tokens = 0
@@ -73,8 +73,12 @@ class View:
         self._turn = 0
         self._said = False  # anything in this run
         self._thought = ""
+        self._changes: dict[str, list[Event]] = {}  # files changed by the calls at work
+        self.diffs: Sequence[FileDiffObject] = ()  # of the call that ends next
         self._joined: dict[str, str] = {}  # words that joined the run at work
         self._superseded: list[str] = []
+        self._aside: list[str] = []  # notes that came in the middle of an answer: they follow it
+        self._retry: Event | None = None  # of the model that is waited for
 
     @property
     def busy(self) -> bool:
@@ -98,14 +102,16 @@ class View:
             case "message.delta":
                 return self._say(event)
             case "reasoning.delta":
+                self._retry = None
                 self._thought = (self._thought + event.delta)[-400:]
                 return []
             case "message.void":
                 self._stream = None
-                return [self.note(notes.CONNECTION_LOST)]
+                return [self.note(notes.CONNECTION_LOST), *self._flush()]
             case "model.answered":
-                return self._count(event)
-            case "tool.started" | "tool.progress" | "tool.completed":
+                self._count(event)
+                return self._flush()  # what follows in the journal is below it on the screen
+            case "tool.started" | "tool.progress" | "tool.completed" | "file.changed":
                 return self._call(event)
             case "run.started" | "run.resumed":
                 return self._begin(event)
@@ -185,24 +191,35 @@ class View:
             lines += self._flush()
             self._turn = event.turn
             self._stream = MarkdownStream(max(self._width(), 10), self._style.colour)
-        self._thought = ""
+        self._thought, self._retry = "", None
         self._said = True
         return lines + self._stream.feed(event.delta)
 
     def _flush(self) -> list[str]:
-        """End the answer so far: its text is final."""
+        """End the answer so far: its text is final, and the notes below it are too."""
         stream, self._stream = self._stream, None
-        return [] if stream is None else stream.close()
+        aside, self._aside = self._aside, []
+        return [*([] if stream is None else stream.close()), *aside]
 
-    def _count(self, event: Event) -> list[str]:
+    def _beside(self, *lines: str) -> list[str]:
+        """Print what is not about the answer: now, or below the answer that has begun."""
+        if self._stream is None:
+            return list(lines)
+        self._aside += lines
+        return []
+
+    def _count(self, event: Event) -> None:
+        self._retry = None
         if event.usage is not None:
             self.input_tokens += event.usage.input_tokens
             self.output_tokens += event.usage.output_tokens
             self.context_tokens = event.usage.input_tokens + event.usage.output_tokens
-        return []
 
     def _call(self, event: Event) -> list[str]:
         known = self._at_work.get(event.call_id)
+        if event.event == "file.changed":
+            self._changes.setdefault(event.call_id, []).append(event)
+            return []
         if event.event == "tool.started":
             self._at_work[event.call_id] = ShownCall(
                 event.call_id, _line(event.tool), _line(event.preview), event.timestamp
@@ -218,11 +235,27 @@ class View:
         self._at_work.pop(event.call_id, None)
         call = known or ShownCall(event.call_id, _line(event.tool), "", event.timestamp)
         call = replace(call, ended=self._ending(event))
-        self.calls.append(call)
-        return [
-            *self._flush(),
-            self._call_line(call, failed=bool(event.error or event.summary)),
-        ]
+        failed = bool(event.error or event.summary)
+        why = self._first_lines(event.detail or call.output) if failed else []
+        line = self._call_line(call, failed=failed)
+        return [*self._flush(), line, *why, *self._changed(call.call_id)]
+
+    def _first_lines(self, output: str) -> list[str]:
+        """Draw the beginning of a failed call's output; Ctrl-O shows all of it."""
+        rows = self._rows(output)
+        shown = [self._style.dim(row) for row in rows[:FAILED]]
+        more = len(rows) - FAILED
+        return [*shown, self.note(f"{MARK}… {more} more (Ctrl-O)")] if more > 0 else shown
+
+    def changes_of(self, event: Event) -> bool:
+        """Tell whether the call that ends with this event has changed files."""
+        return event.event == "tool.completed" and event.call_id in self._changes
+
+    def _changed(self, call_id: str) -> list[str]:
+        files, diffs, self.diffs = self._changes.pop(call_id, []), self.diffs, ()
+        if diffs:
+            return changes.below_call(self._style, self._width(), diffs)
+        return [self._fit(f"  {changes.summary(self._style, file)}") for file in files]
 
     def _ending(self, event: Event) -> str:
         how = [_OUTCOMES.get(event.outcome, "failed")] if event.error else []
@@ -247,6 +280,8 @@ class View:
             case "run.completed":
                 if event.output.strip() and not self._said:
                     lines += self.answer(event.output)
+                if flaw := notes.incomplete(event):
+                    lines.append(self.note(flaw))
             case "run.failed":
                 why = _line(event.why) or "no reason is known"
                 lines.append(self._style.bad(f"✗ the run failed: {why}"))
@@ -258,7 +293,7 @@ class View:
         if begun:
             self._joined.clear()
             self._superseded.clear()
-            self.run_id, self._thought, self.stopping = "", "", ""
+            self.run_id, self._thought, self.stopping, self._retry = "", "", "", None
             self.ended_at = self._now()
             self._at_work.clear()
         return [*lines, ""]
@@ -275,18 +310,20 @@ class View:
                 if not event.detach:
                     self.processes[event.process_id] = event.command
                 said = f"● in the background, {event.process_id}: {_line(event.command)}"
-                return [self.note(said)]
+                return self._beside(self.note(said))
             case "process.ended":
                 self.processes.pop(event.process_id, None)
-                return [self.note(f"● background process {event.process_id}: {_line(event.how)}")]
+                said = f"● background process {event.process_id}: {_line(event.how)}"
+                return self._beside(self.note(said))
             case "process.matched":
                 head = self.note(f"● background process {event.process_id} wrote:")
-                return [head, *self._rows(event.lines)]
+                return self._beside(head, *self._rows(event.lines))
             case "approval.responded":
                 return [self.note(f"… {approval.answered(event.choice)}")]
             case "approval.expired":
                 return [self.note(notes.NOT_ANSWERED)]
             case _:
+                self._retry = event if event.event == "model.retry" else self._retry
                 said = notes.about_model(event)
                 return [*self._flush(), self.note(said)] if said else []
 
@@ -300,29 +337,40 @@ class View:
             lines += [self._style.dim(row) for row in self._rows(call.output)[-TAIL:]]
         if self.run_id and not (self._at_work or lines or asks):
             thought = _line(self._thought)[-(self._width() - 16) :] if self._thought else ""
-            doing = "stopping …" if self.stopping == self.run_id else "thinking …"
+            doing = "stopping …" if self.stopping == self.run_id else self._doing()
             lines.append(self._fit(f"{spinner} {doing} {self._style.dim(thought)}"))
         return lines
 
-    def details(self) -> list[str]:
-        """Draw all output of the latest call."""
-        calls = [*self.calls, *self._at_work.values()]
-        if not calls:
-            return [self.note("No tool has been called yet.")]
-        last = calls[-1]
-        head = self._style.bold(f"{last.tool}  {last.preview}".rstrip())
-        rows = self._rows(last.output) or [self.note("  (no output)")]
-        return ["", head, *rows, self.note(last.ended or "running"), ""]
+    def _doing(self) -> str:
+        """Say what the run does while nothing of it is shown."""
+        retry = self._retry
+        left = retry.timestamp + retry.wait_s - self._now() if retry is not None else 0.0
+        if retry is None or left <= 0:
+            return "thinking …"
+        return f"next try in {seconds(left)}: {_line(retry.next_model)}, {notes.attempt(retry)}"
 
     @property
-    def calling(self) -> bool:
-        """Tell whether a call is active."""
-        return bool(self._at_work)
+    def active(self) -> list[ShownCall]:
+        """The calls at work."""
+        return list(self._at_work.values())
+
+    def in_short(self, call: ShownCall) -> str:
+        """Draw a call at work in one line."""
+        return self._fit(f"→ {call.tool}  {call.preview}".rstrip())
+
+    def details(self, call_id: str) -> list[str] | None:
+        """Draw all output of a call at work so far; None if it is not at work."""
+        call = self._at_work.get(call_id)
+        if call is None:
+            return None
+        head = self._style.bold(f"{call.tool}  {call.preview}".rstrip())
+        rows = self._rows(call.output) or [self.note("(no output)")]
+        return [head, *rows, self.note("running")]
 
     def unfolded(self, tool: str, arguments: str, result: str) -> list[str]:
         """Draw the arguments and the result of a finished call."""
         rows = [*self._rows(arguments), self.note("⇒"), *self._rows(result)]
-        return ["", self._style.bold(_line(tool)), *rows, ""]
+        return [self._style.bold(_line(tool)), *rows]
 
     def _rows(self, text: str) -> list[str]:
         said = OutputCleaner().text("", text.expandtabs(4)).rstrip("\n")

@@ -60,6 +60,7 @@ class RunPhase(StrEnum):
         return self in _FINAL
 
 
+LONG_WAIT_S = 10.0  # before the next attempt: chats are told of it
 _FINAL = frozenset({RunPhase.COMPLETED, RunPhase.FAILED, RunPhase.CANCELLED})
 
 
@@ -142,6 +143,13 @@ class RunCleared(Fact, tag="run.cleared"):
     run_id: RunId
 
 
+class Incomplete(StrEnum):
+    """Why an answer is less than was asked for. The values are a part of the API."""
+
+    CUT = "cut"  # it reached the model's limit of tokens
+    EMPTY = "empty"  # no text and no call
+
+
 class ModelAsked(Fact, tag="model.asked", omit_defaults=True):
     """A model is about to be asked, and may cost so much. Recorded only if the run has a budget."""
 
@@ -162,6 +170,7 @@ class ModelAnswered(Fact, tag="model.answered", omit_defaults=True):
     usage: Usage = Usage()
     model: str = ""
     opaque: str = ""  # what only this model can read of its answer; it gets it back
+    incomplete: Incomplete | None = None
 
 
 class ModelFailed(Fact, tag="model.failed", omit_defaults=True):
@@ -176,6 +185,8 @@ class ModelFailed(Fact, tag="model.failed", omit_defaults=True):
     wait_s: float = 0.0  # after this time
     retry_after_s: float = 0.0  # that the server asked for
     cost_usd: float = 0.0  # that the attempt may have had
+    status: int = 0  # HTTP status of a server that refused
+    of: int = 0  # the number of attempts after which the run gives up
 
 
 class MessageVoided(Fact, tag="message.void"):
@@ -198,10 +209,11 @@ class RunInterrupted(Fact, tag="run.interrupted"):
     cut_at: float
 
 
-class RunCompleted(Fact, tag="run.completed"):
+class RunCompleted(Fact, tag="run.completed", omit_defaults=True):
     run_id: RunId
     output: str
     usage: Usage
+    incomplete: Incomplete | None = None
 
 
 class RunFailed(Fact, tag="run.failed"):
@@ -338,6 +350,9 @@ class Run(msgspec.Struct, frozen=True):
     parent: Parent | None = None
     steps: int = 0  # the number of calls started, without the quiet ones
     attempts: int = 0  # at the next turn that failed
+    retry_at: float = 0.0  # when the model is asked again; 0: at once, or none has failed
+    waited: bool = False  # so long for it that a chat was told
+    incomplete: Incomplete | None = None  # the model's last answer
     ask_next: str = ""  # the model to ask after these
     reserved_usd: float = 0.0  # for a request whose outcome is not recorded
     exceeded: bool = False  # the model refused the next turn's request as too long
@@ -424,6 +439,9 @@ def _answered(run: Run, event: ModelAnswered, at: float) -> Run:
         model=event.model or run.model,
         progressed=True,
         attempts=0,
+        retry_at=0.0,
+        waited=False,
+        incomplete=event.incomplete,
         ask_next="",
         reserved_usd=0.0,
     )
@@ -433,6 +451,8 @@ def _fail_attempt(run: Run, event: ModelFailed, at: float) -> Run:
     return replace(
         run,
         attempts=event.attempt,
+        retry_at=at + event.wait_s if event.wait_s else 0.0,
+        waited=run.waited or event.wait_s >= LONG_WAIT_S,
         ask_next=event.next_model,
         usage=run.usage + Usage(cost_usd=event.cost_usd),
         reserved_usd=0.0,
@@ -582,6 +602,7 @@ class AbortCalls(Value):
 
 class Complete(Value):
     output: str
+    incomplete: Incomplete | None = None
 
 
 class Cancel(Value):
@@ -627,7 +648,7 @@ def _next_in_turn(run: Run) -> Step:
     if run.unread:
         return Read(run.unread)
     if run.answered:
-        return Complete(run.output)
+        return Complete(run.output, run.incomplete)
     return Compact(run.turn + 1) if run.exceeded else CallModel(run.turn + 1)
 
 
@@ -641,4 +662,6 @@ def end_with(run: Run, answer: ModelAnswered) -> tuple[RunCompleted, ...]:
     if answer.calls or run.unread or run.stop_reason:
         return ()
     usage = run.usage + answer.usage
-    return (RunCompleted(run_id=run.id, output=answer.text, usage=usage),)
+    return (
+        RunCompleted(run_id=run.id, output=answer.text, usage=usage, incomplete=answer.incomplete),
+    )

@@ -80,6 +80,7 @@ class Excerpt(Value):
     imported: bool
     since: int
     measured: Measured | None
+    files: InstructionsRead | None
 
 
 class MessagesLeftOut(HoldfastError):
@@ -146,6 +147,7 @@ class Transcript:
             imported=self.imported,
             since=self._since,
             measured=self.measured,
+            files=self.files,
         )
 
     @classmethod
@@ -158,7 +160,7 @@ class Transcript:
         it._open, it._begun = dict.fromkeys(kept.open), dict(kept.begun)
         it._mark, it._note, it._at_work = kept.mark, kept.note, kept.at_work
         it._compactions = [] if kept.compacted is None else [kept.compacted]
-        it.imported, it.measured = kept.imported, kept.measured
+        it.imported, it.measured, it.files = kept.imported, kept.measured, kept.files
         it._measure_again()
         it._since = kept.since
         return it

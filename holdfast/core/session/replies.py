@@ -25,6 +25,9 @@ SUPERSEDED = "superseded"  # the stop reason of a run that was displaced by a ne
 UNREAD = "\n\nIt had not read all your messages. Send again what you still need."
 PASSED_ON = "\n\nThe messages you sent meanwhile come next."
 EMPTY_ANSWER = "(Done; there is no answer to show.)"
+CUT_ANSWER = "(The answer was cut at the model's limit of tokens. Ask it to go on.)"
+BUSY_MODEL = "The model's server is busy ({status}). I keep trying: {attempt} in {wait:.0f} s. /stop ends it."
+NO_MODEL = "The model does not answer. I keep trying: {attempt} in {wait:.0f} s. /stop ends it."
 SHOWN = 32_000  # characters of an answer that are shown in a chat
 STEP = 80  # characters of a call that are shown
 QUESTION, ANSWER = 700, 300  # characters of each that are kept once it is answered
@@ -125,6 +128,7 @@ REPORTED: frozenset[type[Fact]] = frozenset(
         run.RunCompleted,
         run.RunFailed,
         run.RunCancelled,
+        run.ModelFailed,
         InputPromoted,
         call.CallStarted,
         call.CallParked,
@@ -149,6 +153,7 @@ def _unread(found: Run, code: str) -> str:
 CAUSES = {
     "model_unavailable": "The model cannot be reached. Try again in a few minutes.",
     "model_rejected": "The model's server refused the request. Tell the operator of this agent.",
+    "answer_filtered": "The model's filter refused this. Change the request, or choose another /model.",
     "context_overflow": "This conversation is too long for the model. Start a new one with /new.",
     "internal_error": "There was an internal error. Tell the operator of this agent.",
 }
@@ -175,6 +180,8 @@ def _messages_for(
     match fact:
         case run.RunCompleted(output=output) if found.parent is None:
             text = _capped(output.strip()) or EMPTY_ANSWER
+            if fact.incomplete is run.Incomplete.CUT:
+                text += f"\n\n{CUT_ANSWER}"
             answer = _message(found, f"out_{found.id}", text, hosts, split, reply=True)
             return [*_progress_ends(found, "Done"), *answer]
         case run.RunFailed(error=error, code=code) if found.parent is None:
@@ -187,6 +194,8 @@ def _messages_for(
             return _message(found, name, _capped(found.output.strip()), hosts, split)
         case run.RunCancelled():
             return _progress_ends(found, "Stopped")
+        case run.ModelFailed():
+            return _retry(found, fact, hosts)
         case call.CallStarted(quiet=False) if found.origin.progress and not found.steps:
             text = f"Working: {step(fact)}"
             return [] if found.parent else _message(found, f"pro_{found.id}", text, hosts, _whole)
@@ -198,6 +207,16 @@ def _messages_for(
             return _approval(found, fact, hosts, split)
         case _:
             return _approval_ends(before, found, fact)
+
+
+def _retry(found: Run, failed: run.ModelFailed, hosts: tuple[str, ...]) -> list[DeliveryQueued]:
+    """Tell of the first long wait for an answer; the rest is in /status."""
+    if failed.wait_s < run.LONG_WAIT_S or found.waited or found.parent is not None:
+        return []
+    attempt = f"attempt {failed.attempt + 1}" + (f" of {failed.of}" if failed.of else "")
+    text = BUSY_MODEL if failed.status else NO_MODEL
+    said = text.format(status=failed.status, attempt=attempt, wait=failed.wait_s)
+    return _message(found, f"try_{found.id}.t{failed.turn}", said, hosts, _whole)
 
 
 def _capped(text: str) -> str:

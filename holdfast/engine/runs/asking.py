@@ -19,8 +19,15 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import budget, limits, run
 from holdfast.core.run.budget import OverBudget
 from holdfast.core.run.context import ContextExceeded, HistoryCompacted
-from holdfast.core.run.limits import Limits, StopRetrying
-from holdfast.core.run.run import MessageVoided, ModelAnswered, ModelAsked, ModelFailed, Run
+from holdfast.core.run.limits import Limits, StopRetrying, TryAgain
+from holdfast.core.run.run import (
+    Incomplete,
+    MessageVoided,
+    ModelAnswered,
+    ModelAsked,
+    ModelFailed,
+    Run,
+)
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.instructions import room, section
 from holdfast.core.types import Fact, RunId, Value
@@ -32,7 +39,7 @@ from holdfast.engine.runs.outcomes import plain
 from holdfast.engine.runs.prompt import STANDING, system_prompt
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.errors import JournalUnavailable, Overflow, Rejected, Transient
+from holdfast.errors import Filtered, JournalUnavailable, Overflow, Rejected, Transient
 from holdfast.models.model import (
     Answer,
     Candidate,
@@ -52,6 +59,7 @@ EXHAUSTED = (
     "The run used its budget of ${usd:g} (limits.run_usd): the next request to the model could "
     "cost more than the ${left:.4f} that are left."
 )
+AT_ONCE = TryAgain(0.0)
 ASKED = "asked"  # the reason of a compaction that a user wanted
 
 
@@ -122,16 +130,15 @@ class Asking:
             except Transient as error:
                 self._breaker.failed(candidate.id, self._clock.now(), error.retry_after_s)
                 decided = limits.retry(
-                    self._limits, attempt, error.retry_after_s, random(), len(chain)
+                    self._limits, attempt, error.retry_after_s, random(), len(chain), error.status
                 )
                 if isinstance(decided, StopRetrying):
                     self._void(at, turn, str(error))
                     return GaveUp("model_unavailable", f"{error} ({decided.reason})")
                 chain = (*others, candidate)
-                wait_s = decided.after_s
-                await self._fail_over(at, turn, attempt, candidate, error, chain[0], wait_s)
-                if wait_s:
-                    await self._clock.sleep(wait_s)
+                await self._fail_over(at, turn, attempt, candidate, error, chain[0], decided)
+                if decided.after_s:
+                    await self._clock.sleep(decided.after_s)
             else:
                 self._breaker.answered(candidate.id)
                 return self._answered(at.id, turn, answer, candidate)
@@ -170,7 +177,9 @@ class Asking:
         return chain if now.ask_next else self._breaker.order(chain, self._clock.now())
 
     def _all_refused(self, errors: Sequence[Rejected]) -> GaveUp:
-        return GaveUp("model_rejected", "; ".join(dict.fromkeys(map(str, errors))))
+        filtered = all(isinstance(error, Filtered) for error in errors)
+        code = "answer_filtered" if filtered else "model_rejected"
+        return GaveUp(code, "; ".join(dict.fromkeys(map(str, errors))))
 
     async def compact(self, at: DrivenRun, now: Run, reason: str) -> GaveUp | None:
         """Shorten what the model reads, and record it."""
@@ -199,10 +208,10 @@ class Asking:
         asked: Candidate,
         error: Rejected | Transient,
         next_one: Candidate,
-        wait_s: float = 0.0,
+        decided: TryAgain = AT_ONCE,
     ) -> None:
         """Record a failed attempt, and what follows."""
-        billed = isinstance(error, Transient) and error.billed
+        passing = error if isinstance(error, Transient) else Transient("", billed=False)
         log.warning(
             "model call failed, trying again",
             extra={"run_id": at.id, "attempt": attempt, "model": asked.name, "error": str(error)},
@@ -214,9 +223,11 @@ class Asking:
             model=asked.name,
             reason=plain(str(error)),
             next_model=next_one.name,
-            wait_s=wait_s,
-            retry_after_s=(error.retry_after_s or 0.0) if isinstance(error, Transient) else 0.0,
-            cost_usd=at.loaded.session.runs[at.id].reserved_usd if billed else 0.0,
+            wait_s=decided.after_s,
+            retry_after_s=passing.retry_after_s or 0.0,
+            cost_usd=at.loaded.session.runs[at.id].reserved_usd if passing.billed else 0.0,
+            status=passing.status,
+            of=decided.of,
         )
         # On disk before the next model is asked: a crash then goes on with that one.
         await at.record(*self._voided(at, turn, str(error)), failed).wait()
@@ -320,4 +331,11 @@ class Asking:
             usage=usage,
             model=candidate.name,
             opaque=opaque,
+            incomplete=_incomplete(answer),
         )
+
+
+def _incomplete(answer: Answer) -> Incomplete | None:
+    if answer.cut:
+        return Incomplete.CUT
+    return None if answer.text.strip() or answer.calls else Incomplete.EMPTY

@@ -291,27 +291,29 @@ class Calls:
             outcome = await self._guarded(adopt, tool, context, arguments)
         await self._record(at, context, tool, outcome, 0.0)
 
-    async def abort(self, run: DrivenRun, calls: Sequence[Call]) -> None:
-        """Clean up after the calls of a stopped run. Never raises: the run ends anyway."""
+    async def abort(
+        self, run: DrivenRun, calls: Sequence[Call]
+    ) -> dict[CallId, tuple[FileChanged, ...]]:
+        """End what is left of calls whose run is stopped; return the files they had changed.
+
+        Never raises: the run ends anyway.
+        """
+        changed: dict[CallId, tuple[FileChanged, ...]] = {}
         begun = (machine.CallStatus.STARTED, machine.CallStatus.DOUBTFUL)
         for call in calls:
             tool = self._toolbox.find(call.proposal.tool)
-            if tool is None or call.status not in begun:
+            if tool is None or tool.abort is None or call.status not in begun:
                 continue
-            try:
-                with anyio.move_on_after(ABORT_S):
-                    await self._clean_up(CallAtWork(run, call), tool)
-            except Exception:
-                extra = {"tool": tool.name, "call_id": call.proposal.call_id}
-                log.exception("abort raised", extra=extra)
-
-    async def _clean_up(self, at: CallAtWork, tool: Tool[Any]) -> None:
-        if at.call.changing:  # whether it changed the file can be found out
-            await self._adopt(at)
-        elif tool.abort is not None:
+            at = CallAtWork(run, call)
             with self._progress(at) as progress:
                 context = self._context(at, progress, "")
-            await tool.abort(context)
+            try:
+                with anyio.move_on_after(ABORT_S):
+                    made = await tool.abort(context)
+                    changed[at.call_id] = outcomes.changes(context, made, self._redactor)
+            except Exception:
+                log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
+        return changed
 
     async def _record(
         self,

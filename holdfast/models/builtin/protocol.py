@@ -322,6 +322,8 @@ class TurnParser:
             building.add_text(self._said)
         else:
             building.calls.append(self._called())
+        if whole.cut:
+            building.cut_short()
         return building.answer(request)
 
     def _grow(self, pieces: list[Text | Reasoning]) -> list[Text | Reasoning]:

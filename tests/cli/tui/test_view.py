@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.events import Event
 from holdfast.api.schema.runs import UsageObject
-from holdfast.cli.run import notes
+from holdfast.cli.run import approval, notes
 from holdfast.cli.tui.style import Style, amount, cut, seconds
-from holdfast.cli.tui.view import INTERRUPTED_BY_NEXT, View
+from holdfast.cli.tui.unfold.changes import SHOWN
+from holdfast.cli.tui.view import FAILED, INTERRUPTED_BY_NEXT, View
+from holdfast.core.run.run import Incomplete
 
 WIDTH = 60
 
@@ -71,14 +74,49 @@ def test_a_call_is_one_line_and_unfolds() -> None:
     told.hear("tool.started", preview="make test", **call)
     told.hear("tool.progress", call_id="c", delta="one\ntwo\nthree\nfour\n")
     assert told.view.live("⠋") == ["⠋ terminal  make test · 10s", "│ two", "│ three", "│ four"]
+    whole = told.view.details("c") or []
+    assert [r for r in whole if r.startswith("│")] == ["│ one", "│ two", "│ three", "│ four"]
     told.hear("tool.completed", duration=1.5, **call)
     assert told.lines[-1] == "✓ terminal  make test · 1.5s"
-    assert [r for r in told.view.details() if r.startswith("│")] == [
-        "│ one",
-        "│ two",
-        "│ three",
-        "│ four",
+    assert told.view.details("c") is None
+
+
+@pytest.mark.promise("TERM-04")
+def test_changed_files_are_listed_below_their_call_and_kinds_look_different() -> None:
+    told = Told()
+    told.begin()
+    told.hear("tool.started", call_id="c", tool="write_file")
+    for kind, path in (("created", "a"), ("replaced", "b"), ("patched", "c"), ("deleted", "d")):
+        counts: dict[str, Any] = {
+            "added": 12 * (kind != "deleted"),
+            "removed": 3 * (kind != "created"),
+        }
+        told.hear("file.changed", call_id="c", path=path, kind=kind, **counts)
+    told.hear("tool.completed", call_id="c", tool="write_file", duration=1.0)
+    assert told.lines[-4:] == [
+        "  +12 new file a",
+        "  +12 −3 replaced b",
+        "  +12 −3 c",
+        "  −3 deleted d",
     ]
+
+
+@pytest.mark.promise("TERM-04")
+def test_a_few_lines_of_the_diff_stand_below_the_call() -> None:
+    told = Told(colour=True)
+    told.begin()
+    text = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,9 @@\n same\n-old\n"
+    text += "".join(f"+new {n} \x1b[2J\n" for n in range(9))
+    diff = FileDiffObject(
+        "x", "patched", 9, 1, "", "", 0, 0, binary=False, diff=text, cut=False, pruned=False
+    )
+    told.hear("file.changed", call_id="c", path="x", kind="patched", added=9, removed=1)
+    told.view.diffs = (diff,)
+    told.hear("tool.completed", call_id="c", tool="patch", duration=1.0)
+    shown = told.lines[-1 - SHOWN :]
+    assert shown[0] == "    \x1b[31m-old\x1b[0m"
+    assert shown[1].startswith("    \x1b[32m+new 0 ␛[2J")
+    assert shown[-1] == "\x1b[2m    … 2 more: Ctrl-O shows all\x1b[0m"
 
 
 def test_a_call_that_failed_says_how() -> None:
@@ -161,6 +199,75 @@ def test_a_model_that_is_asked_again_is_shown_with_the_reason_and_the_wait() -> 
     assert "asking c/d" in told.text
 
 
+@pytest.mark.promise("SAY-02")
+def test_the_wait_for_the_next_attempt_is_counted_down() -> None:
+    told = Told()  # its clock is 10 s after each event
+    told.begin()
+    busy: dict[str, Any] = {"turn": 1, "model": "a/b", "next_model": "a/b", "reason": "busy"}
+    told.hear("model.retry", attempt=2, attempts=12, wait_s=33.0, http_status=429, **busy)
+    assert told.view.live("⠋") == ["⠋ next try in 23s: a/b, attempt 3 of 12 "]
+    told.hear("model.retry", attempt=3, attempts=12, wait_s=5.0, **busy)
+    assert told.view.live("⠋") == ["⠋ thinking … "], "it is being asked"
+    told.hear("model.retry", attempt=4, attempts=12, wait_s=33.0, **busy)
+    told.hear("reasoning.delta", turn=1, delta="hm")
+    assert told.view.live("⠋") == ["⠋ thinking … hm"]
+
+
+@pytest.mark.promise("SAY-03")
+@pytest.mark.parametrize("flaw", list(Incomplete))
+def test_an_answer_that_is_cut_or_empty_is_marked_below_it(flaw: str) -> None:
+    told = Told()
+    told.begin()
+    told.hear("run.completed", output="half of" if flaw == "cut" else "", incomplete=flaw)
+    assert told.lines[-2] == notes.INCOMPLETE[flaw]
+
+
+@pytest.mark.promise("SAY-04")
+def test_the_first_lines_of_a_failed_call_are_shown_below_it() -> None:
+    told = Told()
+    told.begin()
+    call: dict[str, Any] = {"call_id": "c", "tool": "terminal"}
+    told.hear("tool.started", preview="make", **call)
+    told.hear("tool.progress", call_id="c", delta="".join(f"line {n}\n" for n in range(9)))
+    shown = told.hear("tool.completed", duration=1.0, summary="exit code 2", **call)
+    assert shown[1:] == [*(f"│ line {n}" for n in range(FAILED)), "│ … 5 more (Ctrl-O)"]
+    told.hear("tool.started", preview="x", call_id="d", tool="patch")
+    wrong: dict[str, Any] = {"call_id": "d", "tool": "patch", "outcome": "failed", "error": True}
+    shown = told.hear("tool.completed", detail="x: there is no such file", **wrong)
+    assert shown[1:] == ["│ x: there is no such file"]
+
+
+@pytest.mark.promise("SAY-06")
+def test_what_follows_an_answer_in_the_journal_is_below_it_on_the_screen() -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="I will run make.")
+    told.hear("model.answered", turn=1)
+    told.hear("approval.responded", choice="once")
+    told.hear("tool.started", call_id="c", tool="terminal", preview="make")
+    order = [told.text.index(t) for t in ("I will run make.", approval.answered("once"))]
+    assert order == sorted(order)
+
+
+@pytest.mark.promise("SAY-06")
+@pytest.mark.parametrize("void", [False, True])
+def test_a_note_that_comes_in_the_middle_of_an_answer_is_below_it(*, void: bool) -> None:
+    told = Told()
+    told.begin()
+    told.hear("message.delta", turn=1, delta="half a para")
+    told.hear("process.ended", process_id="p1", how="it ended")
+    assert "p1" not in told.text
+    if void:
+        told.hear("message.void", turn=1, reason="cut")
+    else:
+        told.hear("message.delta", turn=1, delta="graph")
+        told.hear("model.answered", turn=1)
+        assert told.text.index("half a paragraph") < told.text.index("p1")
+    assert "p1" in told.text
+    told.hear("process.ended", process_id="p2", how="it ended")
+    assert "p2" in told.text
+
+
 @pytest.mark.promise("CTX-01")
 def test_a_conversation_that_was_compacted_says_so() -> None:
     told = Told()
@@ -198,10 +305,10 @@ def test_nothing_that_is_said_steers_the_terminal(hostile: str) -> None:
     told.hear("message.delta", turn=1, delta=f"{hostile}\n\n")
     told.hear("tool.started", call_id="c", tool="terminal", preview=hostile)
     told.hear("tool.progress", call_id="c", delta=hostile)
-    shown = "\n".join([*told.lines, *told.view.live("⠋")])
+    shown = "\n".join([*told.lines, *told.view.live("⠋"), *(told.view.details("c") or ())])
     told.hear("tool.completed", call_id="c", tool="terminal", summary=hostile)
     told.hear("run.failed", error=hostile)
-    shown += "\n".join([*told.lines, *told.view.details()])
+    shown += "\n".join(told.lines)
     assert not {"\x1b", "\r", "\u202e"} & set(shown)
 
 

@@ -22,11 +22,12 @@ def test_the_wait_doubles_and_jitters_between_half_and_all_of_it(
 
 def test_the_wait_never_exceeds_its_cap() -> None:
     patient = Limits(model_attempts=100)
-    assert retry(patient, 99, None, 0.999) == TryAgain(30.0 * (0.5 + 0.999 / 2))
+    again = retry(patient, 99, None, 0.999, status=429)
+    assert again == TryAgain(60.0 * (0.5 + 0.999 / 2), of=100)
 
 
 @settings(deadline=None)
-@given(asked=st.floats(0, 120), jitter=st.floats(0, 1, exclude_max=True))
+@given(asked=st.floats(0, 300), jitter=st.floats(0, 1, exclude_max=True))
 def test_a_server_s_retry_after_is_respected(asked: float, jitter: float) -> None:
     again = retry(LIMITS, 1, asked, jitter)
     assert isinstance(again, TryAgain)
@@ -34,12 +35,33 @@ def test_a_server_s_retry_after_is_respected(asked: float, jitter: float) -> Non
 
 
 def test_a_server_that_asks_for_too_long_is_given_up_at_once() -> None:
-    assert retry(LIMITS, 1, 121.0, 0.0) == StopRetrying("the server asks to wait 121 s")
+    assert retry(LIMITS, 1, 301.0, 0.0) == StopRetrying("the server asks to wait 301 s")
 
 
 @pytest.mark.parametrize("retry_after_s", [None, 1.0])
 def test_the_last_attempt_is_the_last(retry_after_s: float | None) -> None:
     assert retry(LIMITS, 5, retry_after_s, 0.0) == StopRetrying("gave up after 5 attempts")
+
+
+@pytest.mark.promise("SAY-02")
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_a_busy_server_is_asked_for_minutes_with_growing_waits(status: int) -> None:
+    waits = list[float]()
+    for attempt in range(1, LIMITS.model_attempts):
+        again = retry(LIMITS, attempt, None, 0.5, status=status)
+        assert isinstance(again, TryAgain) and again.of == LIMITS.model_attempts
+        waits.append(again.after_s)
+    assert waits == sorted(waits)
+    assert 180 < sum(waits) < 300
+    last = retry(LIMITS, LIMITS.model_attempts, None, 0.5, status=status)
+    assert isinstance(last, StopRetrying)
+
+
+@pytest.mark.parametrize("status", [0, 408])
+def test_a_server_that_is_not_there_is_given_up_sooner(status: int) -> None:
+    assert isinstance(retry(LIMITS, LIMITS.blind_attempts, None, 0.0, status=status), StopRetrying)
+    fewer = Limits(model_attempts=2)
+    assert isinstance(retry(fewer, 2, None, 0.0, status=status), StopRetrying)
 
 
 def test_with_several_models_the_next_is_asked_at_once_and_each_round_waits() -> None:

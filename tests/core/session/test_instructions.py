@@ -84,6 +84,7 @@ def test_a_transcript_keeps_the_files_that_were_read_last() -> None:
     for fact in (read(project("AGENTS.md", "a")), read()):
         transcript.add(fact)
         assert transcript.files == fact
+        assert Transcript.restored(transcript.excerpt(())).files == fact
 
 
 def test_a_cut_falls_between_two_characters() -> None:

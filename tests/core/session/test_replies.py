@@ -22,7 +22,9 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, Mode
 from holdfast.core.messages import Proposal
 from holdfast.core.run.call import CallAsked, CallParked, CallSettled, CallStarted, Outcome
 from holdfast.core.run.run import (
+    Incomplete,
     ModelAnswered,
+    ModelFailed,
     Origin,
     Parent,
     RunCancelled,
@@ -36,11 +38,14 @@ from holdfast.core.run.run import (
 )
 from holdfast.core.session.replies import (
     ANSWER,
+    BUSY_MODEL,
     CAUSES,
+    CUT_ANSWER,
     EMPTY_ANSWER,
     EXPIRED,
     GONE_S,
     GRANTED,
+    NO_MODEL,
     PASSED_ON,
     SHOWN,
     SOME_ADDRESS,
@@ -184,6 +189,41 @@ def test_the_answer_goes_to_the_chat_of_the_message_as_a_reply() -> None:
 
 def test_an_empty_answer_is_reported_as_done() -> None:
     assert only(told(ANSWERED, completes(" \n"))).text == EMPTY_ANSWER
+
+
+@pytest.mark.promise("SAY-03")
+def test_an_answer_that_was_cut_says_so() -> None:
+    cut = replace(completes("half of"), incomplete=Incomplete.CUT)
+    assert only(told(ANSWERED, cut)).text == f"half of\n\n{CUT_ANSWER}"
+
+
+def fails(attempt: int, wait_s: float, status: int = 0) -> ModelFailed:
+    return ModelFailed(
+        run_id=RUN,
+        turn=1,
+        attempt=attempt,
+        model="a/b",
+        reason="a/b at http://10.0.0.1 answered 429",
+        next_model="a/b",
+        wait_s=wait_s,
+        status=status,
+        of=12,
+    )
+
+
+@pytest.mark.promise("SAY-01")
+def test_a_chat_is_told_once_of_a_long_wait_for_the_model() -> None:
+    at = fold(*begun())
+    assert told(at, fails(1, 2.0, 429)) == []
+    said = only(told(at, fails(2, 30.0, 429))).text
+    assert said == BUSY_MODEL.format(status=429, attempt="attempt 3 of 12", wait=30)
+    assert "10.0.0.1" not in said
+    waiting = fold(fails(2, 30.0, 429), session=at)
+    assert told(waiting, fails(3, 60.0, 429)) == []
+    over = fold(wants(CALL), starts(), settles(), session=waiting)
+    again = replace(fails(1, 30.0), turn=2, of=0)
+    assert only(told(over, again)).text == NO_MODEL.format(attempt="attempt 2", wait=30)
+    assert told(fold(*begun(parent=PARENT)), fails(1, 30.0)) == []
 
 
 def test_a_run_that_failed_says_why() -> None:
