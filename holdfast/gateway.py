@@ -26,6 +26,7 @@ from holdfast.core.intents import (
 from holdfast.core.messages import Message
 from holdfast.core.run.call import CallParked
 from holdfast.core.run.files import FileChange
+from holdfast.core.run.process import BackgroundProcess
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.instructions import InstructionFile
@@ -35,6 +36,7 @@ from holdfast.core.types import (
     CallId,
     Fact,
     Owner,
+    ProcessId,
     RequestId,
     RunId,
     SessionId,
@@ -167,6 +169,14 @@ class FileDiff(Value):
     pruned: bool = False  # a version is no longer kept, so there is no diff
 
 
+class ProcessView(Value):
+    """A background process as clients see it."""
+
+    key: SessionKey
+    process: BackgroundProcess
+    last_line: str  # the last line that it wrote
+
+
 Batches = AsyncIterator[Sequence[Record]]
 
 
@@ -199,8 +209,30 @@ class Library(Protocol):
         """Import a session; refused with `session_exists`. Only for the operator."""
 
 
+class BackgroundControl(Protocol):
+    """The background processes of sessions. Those of other owners are refused as not found."""
+
+    async def listed(
+        self, by: Principal, session_id: SessionId | None, *, ended: bool
+    ) -> Sequence[ProcessView]:
+        """Return the processes of a session, or of all visible ones, oldest first.
+
+        `ended`: also those that have ended lately.
+        """
+
+    async def output(self, by: Principal, process_id: ProcessId, limit: int) -> str:
+        """Return the last `limit` bytes of its output; refused with `process_not_found`."""
+
+    async def kill(self, by: Principal, process_id: ProcessId) -> ProcessView:
+        """Kill it with all its children, and return how it ended; refused in the same way."""
+
+
 class Gateway(Protocol):
     """The interface that all clients use."""
+
+    @property
+    def background(self) -> BackgroundControl:
+        """The background processes."""
 
     @property
     def library(self) -> Library:
@@ -351,6 +383,15 @@ class CommandTarget(Protocol):
 
         Returns what fills the window then; None if there is nothing to leave out.
         """
+
+    async def processes(self) -> Sequence[ProcessView]:
+        """Return the background processes of this session, oldest first, ended ones too."""
+
+    async def process_output(self, process_id: str) -> str:
+        """Return the end of the output of a process of this session."""
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        """Kill a process of this session."""
 
     async def sessions(self) -> Sequence[ChatSession]: ...
 

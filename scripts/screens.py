@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 
 from holdfast.cli.tui.picker import QUESTION
+from holdfast.cli.tui.unfold.chooser import HELP
 from tests.fakes import model_server as says
 from tests.fakes.gateway import unstarted
 from tests.fakes.model_server import ModelServer, serve
@@ -42,7 +43,8 @@ leave: `holdfast --continue` continues it, `holdfast --resume` lets you choose a
 | Ctrl-D, `/quit` | leaves, within 5 s even if something hangs |
 | Shift-Tab | chooses what a message does during a run: interrupt it (the default, see `cli.busy`), wait, or be passed on to it |
 | ↑ | edits the last waiting message; if none waits, goes through the history |
-| Ctrl-O | shows the full output of the last tool, or the full question |
+| Ctrl-O | lists the calls of the session; the chosen one opens in a pager, with its whole output and the diffs of its files. At a question: the whole question |
+| Ctrl-G | opens the message in `$VISUAL` or `$EDITOR` |
 
 What you type is never lost. A message that is not accepted yet is shown as on its way. A refused message comes back into the input line,
 and so does half an answer to a question that was answered elsewhere. A key pressed before a question could be read does not answer it,
@@ -57,6 +59,7 @@ every line shows by a word or a sign what it is.
 The screens below were taken by `python -m scripts.screens` from a real terminal (tmux); do not edit.
 """
 
+BEDS = "wall = { litres = 12, every_days = 2 }\ngate = { litres = 20, every_days = 7 }\n"
 ANSWER = """\
 ## Two ways to water
 
@@ -102,6 +105,11 @@ SCENES = (
         "remains.",
     ),
     Scene(
+        "A changed file",
+        "Every file that a call changed, with the first lines of the diff. Ctrl-O lists the calls; "
+        "the chosen one opens in `$PAGER`, less, or a pager of our own.",
+    ),
+    Scene(
         "An approval",
         "The exact command and why it asks. One key answers. Nothing is preselected: Enter alone "
         "does nothing, and the text that you were typing waits until you have answered. Of a long "
@@ -129,7 +137,7 @@ async def shots(columns: int, *how: str, no_colour: bool = False) -> list[str]:
             async with screen(environment, work, columns=columns, rows=ROWS) as it:
                 await it.until("/help")
                 await it.key("C-l")
-                taken = [await take(it, model, *how) for take in (_answer, _tool, _approval)]
+                taken = [await take(it, model, *how) for take in (_answer, _tool, _edit, _approval)]
                 taken += [await take(it, model, *how) for take in (_waiting, _completion)]
             return [*taken, await _picker(environment, work, columns, *how)]
 
@@ -155,6 +163,21 @@ async def _tool(it: Tmux, model: ModelServer, *how: str) -> str:
     shown = await _shot(it, *how)
     await it.key("Escape")
     await it.until("■ interrupted")
+    return shown
+
+
+async def _edit(it: Tmux, model: ModelServer, *how: str) -> str:
+    for content in (BEDS, BEDS.replace("every_days = 2", "every_days = 1")):
+        arguments = json.dumps({"path": "beds.toml", "content": content})
+        model.then(says.calls(says.call("write_file", arguments)))
+    model.then(says.say("The wall beds are watered daily now."))
+    await it.say("water the wall beds daily")
+    await it.until("daily now")
+    await it.key("C-o")
+    await it.until(HELP[:20])
+    shown = await _shot(it, *how)
+    await it.key("Escape")
+    await it.until(lambda t: HELP[:20] not in t)
     return shown
 
 

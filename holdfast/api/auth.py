@@ -56,7 +56,7 @@ _STATUS = {
     for status, codes in {
         403: "admin_only",
         404: "run_not_found rule_not_found run_ended session_not_found delivery_not_found "
-        "model_not_found code_not_found user_not_found not_found",
+        "process_not_found model_not_found code_not_found user_not_found not_found",
         405: "method_not_allowed",
         408: "request_timeout",
         409: "approval_not_active approval_not_pending run_begun run_not_accepting_steer "

@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("run_id", nargs="?", metavar="RUN", help="the run to follow")
     _add_sessions(commands)
     _add_approvals(commands)
+    _add_processes(commands)
     _add_outbox(commands)
     _add_chats(commands)
     _add_records(commands)
@@ -226,6 +227,15 @@ def _add_approvals(commands: _Commands) -> None:
     revoke.add_argument("name", metavar="NAME", type=_some_text)
     approvals.epilog = approve.epilog = deny.epilog = help.REQUEST_ID
     revoke.epilog = help.RULE_NAME
+
+
+def _add_processes(commands: _Commands) -> None:
+    line = "list background processes; show their output or kill them"
+    processes = commands.add("ps", line, help.PS, "print JSON", handler="ops.ps")
+    verbs = ["list", "output", "kill"]
+    processes.add_argument("what", nargs="?", choices=verbs, default="list")
+    processes.add_argument("process_id", nargs="?", metavar="ID", type=_some_text)
+    _flag(processes, "--all", "also list those that have ended lately")
 
 
 def _add_outbox(commands: _Commands) -> None:

@@ -108,6 +108,18 @@ continue step by step within ten minutes, and the run that crashes the process i
 exit codes: 0 done; 1 no such session, nothing found, or some could not be imported;
 2 the prefix matches several sessions
 """
+PS = """List what sessions run in the background; show the output of a process, or kill it.
+
+  holdfast ps                        list what runs, oldest first
+  holdfast ps output ID              show the end of its output
+  holdfast ps kill ID                kill it with all its children; its session is told
+
+--all also lists processes that have ended within a day, and how they ended.
+ID is the id of the process, or a unique prefix; proc_ may be left out. In a conversation, /ps does
+the same for its session.
+
+exit codes: 0 done; 1 no such process; 2 the prefix matches several processes
+"""
 OUTBOX = """List undelivered chat messages; resend or drop them.
 
   holdfast outbox                    list messages that wait or failed, newest first

@@ -176,9 +176,12 @@ def package_environment() -> dict[str, str]:
     }
 
 
-def pager() -> tuple[str, dict[str, str]]:
-    """Return the command line of the user's pager, and the environment for it."""
-    less = "FRX"  # with colours; leave the text on the screen; end at once if it fits
+def pager(less: str = "FRX") -> tuple[str, dict[str, str]]:
+    """Return the command line of the user's pager, and the environment for it.
+
+    `less` is how less behaves unless the user has said it: F ends at once if the text fits, R shows
+    colours, X leaves the text on the screen.
+    """
     return os.environ.get("PAGER") or "less", {"LESS": less, **os.environ}
 
 

@@ -4,6 +4,7 @@ from anyio.abc import TaskGroup
 
 from holdfast.engine.admin.deliveries import DeliveryAdmin
 from holdfast.engine.admin.library import SessionLibrary
+from holdfast.engine.admin.processes import ProcessAdmin
 from holdfast.engine.admin.rules import RuleAdmin
 from holdfast.engine.admin.sessions import SessionAdmin
 from holdfast.engine.chats.outbox import Outbox
@@ -35,5 +36,6 @@ class Administration:
         self.library = SessionLibrary(journal, sessions, model, intake.workspace, clock.now)
         self.sessions = SessionAdmin(journal, sessions, work.search, audit)
         self.deliveries = DeliveryAdmin(outbox, audit)
+        self.background = ProcessAdmin(sessions, deps.hands, work.processes, audit)
         self.rules = RuleAdmin(work.standing, audit)
         self.commands = TerminalCommands(commands, deps.commands, work.need, control)

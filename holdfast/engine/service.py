@@ -72,6 +72,7 @@ class Service(Reads):
             deps, work, commands, self._intents.intake, audit, outbox, control, tasks
         )
         self.library, self.commands = admin.library, admin.commands
+        self.background = admin.background
         self.session_admin, self.delivery_admin = admin.sessions, admin.deliveries
         self.rules, self.revoke = admin.rules.rules, admin.rules.revoke
         self.accept_posture = self._posture.accept

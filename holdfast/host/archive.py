@@ -36,7 +36,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 LEFT_OUT = frozenset(
     "journal.db-wal journal.db-shm search.db search.db-wal search.db-shm ballast run log calls "
-    "calls.pyc caches programs canary".split()
+    "calls.pyc caches programs canary snapshots".split()
 )
 KEPT = "before-restore"  # the former content of the home, after a restore with --force
 STAGING = "restoring"

@@ -4,24 +4,26 @@ Promises: exactly what was approved runs: the parsed words if the line is only l
 else its text, unchanged. It runs confined and at most once. At its time limit, its memory limit or
 the end of its run, all of its processes end. Its output is redacted before it is shown, and
 limited. The directory in which a line ends is where the session's next line starts, if it is in
-the workspace.
+the workspace. What it changed in the workspace is in the outcome, unless it only reads.
 
 If the gateway did not see the end of a command, `adopt` reads it from the record of its shim.
 """
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import anyio
 from anyio import to_thread
+from msgspec.structs import replace
 
 from holdfast.core.approval.approval import Level
 from holdfast.core.approval.execution import ExecutionRequest, Wants, execution_hash
 from holdfast.core.approval.tree import Tree, holds, left_out
 from holdfast.core.run.call import OnCrash
+from holdfast.core.run.files import FileChange
 from holdfast.core.run.process import notice
 from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.errors import Refused, ToolFailed
@@ -33,6 +35,7 @@ from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import AlreadyClaimed
 from holdfast.tools.exec.spawned import PATIENCE_S
 from holdfast.tools.sandbox.sandbox import CommandProfile
+from holdfast.tools.snapshot.snapshots import CommandSnapshot, Snapshots, notes
 from holdfast.tools.terminal_arguments import TerminalArguments, check, preview, takes_more
 from holdfast.tools.terminal_result import (
     MAX_OUTPUT,
@@ -92,8 +95,16 @@ def _shown(hands: Commands, asked: TerminalArguments) -> str:
 
 
 class _Terminal:
-    def __init__(self, hands: Commands, memory_mb: int, unasked_s: float, unasked_mb: int) -> None:
+    def __init__(
+        self,
+        hands: Commands,
+        memory_mb: int,
+        unasked_s: float,
+        unasked_mb: int,
+        snapshots: Snapshots | None,
+    ) -> None:
         self._hands = hands
+        self._snapshots = snapshots
         self._memory_mb = memory_mb
         self._unasked_s = unasked_s
         self._unasked_mb = unasked_mb
@@ -129,6 +140,7 @@ class _Terminal:
             purpose=asked.purpose,
             beside=self._hands.beside(planned.profile.workspace),
             paths=await to_thread.run_sync(paths.follow, planned.what, planned.cwd, workspace),
+            targets=await to_thread.run_sync(paths.targets, planned.what, planned.cwd, workspace),
             bash=planned.bash,
             linux=plan.keeps_off_links(planned.programs, level),
         )
@@ -155,6 +167,7 @@ class _Terminal:
         self, context: Context, asked: TerminalArguments, planned: CommandPlan
     ) -> Outcome:
         timeout_s = asked.timeout or TIMEOUT_S
+        snapshot = CommandSnapshot(None if context.unasked else self._snapshots, context)
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         try:
@@ -163,6 +176,7 @@ class _Terminal:
             argv = planned.argv(_UNASKED * context.unasked + f"trap '{last}' EXIT; ")
             stdin = asked.stdin.encode()
             command = self._command(context, asked, planned, argv, timeout_s, stdin, (writing,))
+            command = replace(command, unchanged=partial(self._ready, snapshot, command.unchanged))
             try:
                 live = await self._start(context, command)
             finally:
@@ -173,17 +187,20 @@ class _Terminal:
             left = left_in(reading)
         finally:
             os.close(reading)
+        made = await snapshot.finish()
         if ended.cause in _CUT_SHORT:
             return Unknown(
                 "The command has ended, but it is not known how. It may have had effects. "
-                f"Output so far:\n{live.output.summary(MAX_OUTPUT)[0]}"
+                f"Output so far:\n{live.output.summary(MAX_OUTPUT)[0]}",
+                made.changes,
             )
         result = result_of(ended, live.output, timeout_s)
         if live.refused:
             add_note(result, f"Not allowed to connect to: {', '.join(live.refused)}.")
-        for note in live.notes:
+        for note in (*live.notes, *notes(made)):
             add_note(result, note)
-        return done_with(result, planned, left, hides=self._hands.hides)
+        done = done_with(result, planned, left, hides=self._hands.hides)
+        return replace(done, changes=made.changes)
 
     def _command(
         self,
@@ -210,6 +227,13 @@ class _Terminal:
             pass_fds=pass_fds,
             unchanged=partial(self._unchanged, context.trees) if context.trees else None,
         )
+
+    async def _ready(
+        self, snapshot: CommandSnapshot, unchanged: Callable[[], Awaitable[bool]] | None
+    ) -> bool:
+        """Look at the workspace right before the command starts; then the check that is last."""
+        await snapshot.begin()
+        return unchanged is None or await unchanged()
 
     async def _unchanged(self, trees: tuple[Tree, ...]) -> bool:
         roots = tuple(tree.path for tree in trees if not tree.gap)
@@ -298,38 +322,52 @@ class _Terminal:
             else:
                 await found.process.kill()
                 found = None
-        if found is None or (isinstance(found, Ended) and found.cause in _CUT_SHORT):
-            left = "".join(f"{note}\n" for note in self._hands.notes(process_id))
-            return Unknown(left + what_is_known(found) + output.summary(MAX_OUTPUT)[0])
-        if isinstance(found, LiveProcess) or asked.background:
+        cut = found is None or (isinstance(found, Ended) and found.cause in _CUT_SHORT)
+        if isinstance(found, LiveProcess) or (asked.background and not cut):
             self._hands.goes_on(process_id)
             return self._begun(context, asked)
+        made = await CommandSnapshot(self._snapshots, context).finish()
+        said = (*self._hands.notes(process_id), *notes(made))
+        if found is None or found.cause in _CUT_SHORT:
+            left = "".join(f"{note}\n" for note in said)
+            known = what_is_known(found) + output.summary(MAX_OUTPUT)[0]
+            return Unknown(left + known, made.changes)
         result = result_of(found, output, asked.timeout or TIMEOUT_S)
         if found.cause is ExitCause.KILLED:
             add_note(result, "It was killed because the run was interrupted.")
-        for note in self._hands.notes(process_id):
+        for note in said:
             add_note(result, note)
-        return Done(encode(result), summary=summary_of(result))
+        return Done(encode(result), made.changes, summary=summary_of(result))
 
-    async def abort(self, context: Context) -> None:
+    async def abort(self, context: Context) -> tuple[FileChange, ...]:
         """Kill it and remove its record: its run was stopped before the outcome was stored."""
         await self._hands.kill(context.process_id)
         self._hands.forget(context.process_id)
+        made = await CommandSnapshot(self._snapshots, context).finish()
+        if self._snapshots is not None:
+            self._snapshots.settled(context)
+        return made.changes
 
     def settled(self, context: Context) -> None:
         """Remove its record, unless it continues: its result is in the journal."""
         self._hands.settled(context.process_id)
+        if self._snapshots is not None:
+            self._snapshots.settled(context)
 
 
 def tools(
-    hands: Commands, memory_mb: int = 0, unasked_s: float = UNASKED_S, unasked_mb: int = UNASKED_MB
+    hands: Commands,
+    memory_mb: int = 0,
+    unasked_s: float = UNASKED_S,
+    unasked_mb: int = UNASKED_MB,
+    snapshots: Snapshots | None = None,
 ) -> tuple[Tool[Any], ...]:
     """Create the tool for these commands.
 
     A command that runs without approval may take `unasked_s` in the background, and may use
-    `unasked_mb` if `memory_mb` is 0.
+    `unasked_mb` if `memory_mb` is 0. Without `snapshots`, the changes of commands are not known.
     """
-    terminal = _Terminal(hands, memory_mb, unasked_s, unasked_mb)
+    terminal = _Terminal(hands, memory_mb, unasked_s, unasked_mb, snapshots)
     return (
         Tool(
             name="terminal",

@@ -124,7 +124,7 @@ class LookAtTrees(Protocol):
 
 
 class Judge(Value):
-    """`core.approval.decide_execution` decides whether the call may run."""
+    """`core.approval.decision.decide_execution` decides whether the call may run."""
 
     request: ExecutionRequest
     level: Level  # sandbox level that it would run at
@@ -214,6 +214,9 @@ class RunsCommands(Protocol):
     async def kill(self, process_id: ProcessId) -> ProcessEnded:
         """Kill its process tree, if it runs, and return how it ended."""
 
+    def last_output(self, process_id: ProcessId, limit: int) -> str:
+        """Return the last `limit` bytes of its output, redacted; empty if none is stored."""
+
     def rest(self, session: SessionKey) -> None:
         """A run of the session has ended: hold nothing for it that no process needs."""
 
@@ -237,7 +240,8 @@ class Tool(Generic[A]):
     permit: Callable[[Context, A], Awaitable[Permission]]  # called before every start
     adopt: Callable[[Context, A], Awaitable[Outcome]] | None = None  # outcome after a restart
     settled: Callable[[Context], None] | None = None  # the outcome is stored: remove the record
-    abort: Callable[[Context], Awaitable[None]] | None = None  # the run was stopped: clean up
+    # The run was stopped: clean up, and return the files that the call had changed until then.
+    abort: Callable[[Context], Awaitable[tuple[FileChange, ...]]] | None = None
     schema: Mapping[str, Any] | None = None  # JSON Schema; None: made from the type of arguments
 
 

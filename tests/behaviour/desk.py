@@ -73,7 +73,8 @@ class Desk:
 async def _ready(
     gateway: GatewayProcess, work: Path, words: tuple[str, ...], columns: int, rows: int
 ) -> AsyncIterator[Screen]:
-    async with screen(gateway.environment, work, *words, columns=columns, rows=rows) as it:
+    environment = {"PAGER": "no-such-pager", **gateway.environment}  # then there is our own
+    async with screen(environment, work, *words, columns=columns, rows=rows) as it:
         await it.until("/help lists")
         yield it
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from holdfast.core.approval.approval import CANNOT_BE_GIVEN
+from holdfast.core.approval.decision import CANNOT_BE_GIVEN
 from holdfast.core.material import NOTE
 from tests.behaviour.figures import note
 from tests.behaviour.hands import (
@@ -160,11 +160,11 @@ async def test_a_command_changed_after_its_approval_is_denied_and_audited(
 async def test_a_session_grant_is_for_that_line_in_that_session_and_survives_a_restart(
     it: GatewayProcess,
 ) -> None:
-    text = "mkdir -p made"
+    text = "chmod u+x ."
     run_id = await it.run(command(text), session_id="one")
     question = await approve(it, run_id, "session")
     assert "session" in question["choices"]
-    assert "mkdir -p made" in question["description"]  # the rule, in full
+    assert text in question["description"]  # the rule, in full
     await it.finished(run_id)
     await it.kill()
     await it.start()
@@ -172,7 +172,7 @@ async def test_a_session_grant_is_for_that_line_in_that_session_and_survives_a_r
     assert (await output(it, again))["exit_code"] == 0
     assert "approval.request" not in (await it.events(again)).names
     await asked(it, await it.run(command(text), session_id="two"))
-    await asked(it, await it.run(command("touch other"), session_id="one"))
+    await asked(it, await it.run(command("chmod u+w ."), session_id="one"))
 
 
 @pytest.mark.fault("F-36")

@@ -33,17 +33,17 @@ async def test_a_version_that_write_file_replaced_is_kept_for_30_days_and_counte
     for content in ("first", "second", "third"):
         await _write(it, Path("a.txt"), content)
     kept = {path.read_bytes(): path for path in (it.home / DIRECTORY).iterdir()}
-    assert set(kept) == {b"first", b"second"}
-    assert (await _counted(it)).startswith("2 replaced versions")
+    assert set(kept) == {b"first", b"second", b"third"}
+    assert (await _counted(it)).startswith("3 versions")
     await it.stop()
     for former, days in ((b"first", 30.1), (b"second", 29.9)):
         at = time.time() - days * DAY_S
         os.utime(kept[former], (at, at))
     await it.start()
     await until(lambda: not kept[b"first"].exists())
-    assert usage(it.home) == VersionsUsage(1, len("second"))
+    assert usage(it.home) == VersionsUsage(2, len("second") + len("third"))
     assert kept[b"second"].read_bytes() == b"second"
-    assert (await _counted(it)).startswith("1 replaced versions")
+    assert (await _counted(it)).startswith("2 versions")
 
 
 async def test_a_file_that_a_tool_makes_has_the_users_umask(it: GatewayProcess) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.types import CallId, RequestId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
-from holdfast.gateway import ChatSession, ChatStatus, FileDiff, Health, RunView
+from holdfast.gateway import ChatSession, ChatStatus, FileDiff, Health, ProcessView, RunView
 
 NOW = 1_000_000_000.0
 SESSION = SessionId("ses_1")
@@ -91,6 +91,7 @@ class FakeChat:
         self.stops = 0
         self.spent = Usage()
         self.had: list[ChatSession] = []
+        self.background: list[ProcessView] = []
         self.changes: list[FileDiff] = []
         self.filling = Filling(8_000, 2_000, 500, 0, 1_200, 300, 12, 0, measured=True)
         self.now = ChatStatus(
@@ -154,6 +155,17 @@ class FakeChat:
     async def compact(self, focus: str) -> Filling | None:
         self._ask("compact", focus)
         return self.filling if self.filling.hidden else None
+
+    async def processes(self) -> Sequence[ProcessView]:
+        return self.background
+
+    async def process_output(self, process_id: str) -> str:
+        self._ask("process_output", process_id)
+        return "its ```output```\n"
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        self._ask("kill_process", process_id)
+        return self.background[-1]
 
     async def sessions(self) -> Sequence[ChatSession]:
         return self.had

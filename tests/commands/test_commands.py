@@ -3,14 +3,40 @@
 import pytest
 from msgspec.structs import replace
 
-from holdfast.commands import approvals, context, gateway, messages, phrases, sessions, status
+from holdfast.commands import (
+    approvals,
+    context,
+    gateway,
+    messages,
+    phrases,
+    processes,
+    sessions,
+    status,
+)
 from holdfast.core.approval.approval import Choice, Role
 from holdfast.core.inbox import Mode
+from holdfast.core.run.process import (
+    BackgroundProcess,
+    ProcessEnd,
+    ProcessEnded,
+    ProcessStarted,
+    ProcessStatus,
+)
 from holdfast.core.run.run import RunPhase
-from holdfast.core.types import Usage
+from holdfast.core.types import OPERATOR, CallId, ProcessId, RunId, SessionKey, Usage
 from holdfast.errors import Refused
-from holdfast.gateway import ChatStatus
-from tests.commands.fake_chat import COMMANDS, HEALTH, FakeChat, request, run, session, told
+from holdfast.gateway import ChatStatus, ProcessView
+from tests.commands.fake_chat import (
+    COMMANDS,
+    HEALTH,
+    NOW,
+    SESSION,
+    FakeChat,
+    request,
+    run,
+    session,
+    told,
+)
 
 
 async def test_new_begins_a_fresh_session() -> None:
@@ -359,3 +385,38 @@ async def test_help_for_what_there_is_not() -> None:
 async def test_start_greets_with_the_head_of_help(text: str) -> None:
     said = await told(FakeChat(Role.READ), text)
     assert said and (await told(FakeChat(), "/help")).startswith(said + "\n\n")
+
+
+def background(name: str, ended: ProcessEnd | None = None) -> ProcessView:
+    """A process that was started five minutes ago."""
+    started = ProcessStarted(
+        process_id=ProcessId(name), started_by=RunId("r"), call_id=CallId("c"), command="make all"
+    )
+    found = BackgroundProcess(started, NOW - 300)
+    if ended is not None:
+        how = ProcessEnded(process_id=ProcessId(name), cause=ended, duration_s=120.0)
+        found = replace(found, status=ProcessStatus.ENDED, ended=how)
+    return ProcessView(SessionKey(OPERATOR, SESSION), found, "compiling")
+
+
+@pytest.mark.promise("PROC-01")
+async def test_ps_lists_running_processes_first_and_a_few_that_ended() -> None:
+    chat = FakeChat()
+    assert await told(chat, "/ps") == processes.NO_PROCESSES
+    chat.background = [background(f"proc_{n}", ProcessEnd.EXITED) for n in range(9)]
+    chat.background.append(background("proc_x"))
+    first, *rest = (await told(chat, "/ps")).splitlines()
+    assert "proc_x" in first and "5 min ago" in first and "compiling" in first
+    assert len(rest) == processes.SHOWN_ENDED
+
+
+async def test_ps_shows_output_and_kills_one() -> None:
+    chat = FakeChat()
+    chat.background = [background("proc_x", ProcessEnd.KILLED)]
+    assert (await told(chat, "/ps output x")).startswith("````\nits ```output```")
+    assert "killed on request" in await told(chat, "/ps kill proc_x")
+    assert chat.asked == [("process_output", "x"), ("kill_process", "proc_x")]
+    assert await told(chat, "/ps what") == processes.USAGE
+    reader = FakeChat(Role.READ)
+    await told(reader, "/ps kill proc_x")
+    assert reader.asked == []

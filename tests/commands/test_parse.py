@@ -82,7 +82,7 @@ async def test_the_nearest_is_one_that_the_speaker_may_use() -> None:
 
 
 NEEDS = {
-    Role.READ: {"status", "usage", "sessions", "help", "start", "context"},
+    Role.READ: {"status", "usage", "sessions", "help", "start", "context", "ps"},
     Role.APPROVE: {"approve", "deny"},
     Role.ADMIN: {"restart", "home"},
     Role.RUN: {

@@ -64,8 +64,16 @@ async def appears(folder: Path, pattern: str) -> None:
     await until(lambda: list(folder.glob(pattern)))
 
 
+async def changed(it: GatewayProcess, run_id: str) -> list[tuple[str, str]]:
+    """The files that a run changed, as its readers see it."""
+    stream = await it.events(run_id)
+    frames = [f.data for f in stream.frames if f.event == "file.changed"]
+    return [(data["path"], data["kind"]) for data in frames if data["path"] != "go"]
+
+
 @pytest.mark.fault("F-06")
 @pytest.mark.promise("BACK-10")
+@pytest.mark.promise("SNAP-06")
 async def test_a_result_written_while_the_gateway_was_gone_is_adopted_and_not_run_again(
     it: GatewayProcess, work: Path
 ) -> None:
@@ -82,12 +90,14 @@ async def test_a_result_written_while_the_gateway_was_gone_is_adopted_and_not_ru
     assert (told["exit_code"], told["output"]) == (0, "the result\n")
     assert lines(work / "effect") == ["x"]
     assert (await it.events(run_id)).names.count("tool.started") == 1
+    assert await changed(it, run_id) == [("effect", "created")]
     await it.stop()
     assert not list((it.home / "calls").iterdir()), "evidence that was adopted is let go"
 
 
 @pytest.mark.fault("F-05")
 @pytest.mark.promise("BACK-10")
+@pytest.mark.promise("SNAP-06")
 async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
     it: GatewayProcess, work: Path
 ) -> None:
@@ -103,6 +113,7 @@ async def test_a_command_cut_in_the_middle_is_unknown_with_what_it_wrote(
     assert ENDED_WITH_GATEWAY in done["output"]
     assert "so far" in done["output"]
     assert lines(work / "effect") == ["x"]
+    assert await changed(it, run_id) == [("effect", "created")]
 
 
 @pytest.mark.fault("F-05")

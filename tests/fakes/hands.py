@@ -53,6 +53,9 @@ class IdleHands:
         self.end(process_id, cause=ProcessEnd.KILLED)
         return self.ends[process_id]
 
+    def last_output(self, process_id: ProcessId, limit: int) -> str:
+        return self.ends[process_id].tail if process_id in self.ends else "at work\n"
+
     def rest(self, session: SessionKey) -> None:
         """Nothing is held."""
 

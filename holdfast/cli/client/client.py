@@ -25,6 +25,7 @@ from holdfast.api.schema.approvals import ApprovalObject, RuleObject
 from holdfast.api.schema.events import TERMINAL, Event
 from holdfast.api.schema.health import HealthDetails, SandboxObject
 from holdfast.api.schema.operator import CommandObject, CommandResponse, DeliveryObject, SessionMark
+from holdfast.api.schema.processes import ProcessList, ProcessObject, ProcessOutput
 from holdfast.api.schema.runs import RunObject, RunRequest
 from holdfast.app.embedded import LINGER_S
 from holdfast.cli.client.embedded import EmbeddedEngine
@@ -183,6 +184,20 @@ class Client(SessionsClient):
         path = f"/v1/operator/outbox/{path_part(delivery_id)}"
         method, path = ("POST", f"{path}/{verb}") if verb else ("GET", path)
         return await self._ask(method, path, DeliveryObject)
+
+    async def processes(self, *, ended: bool) -> tuple[ProcessObject, ...]:
+        """List the background processes of all sessions, oldest first."""
+        return (await self._ask("GET", f"/api/processes?ended={ended:d}", ProcessList)).data
+
+    async def process_output(self, process_id: str) -> str:
+        """The end of the output of one. Raises `NotFound`."""
+        path = f"/api/processes/{path_part(process_id)}/output"
+        return (await self._ask("GET", path, ProcessOutput)).output
+
+    async def kill_process(self, process_id: str) -> ProcessObject:
+        """Kill one. Raises `NotFound`."""
+        path = f"/api/processes/{path_part(process_id)}/kill"
+        return await self._ask("POST", path, ProcessObject)
 
     async def command(
         self,

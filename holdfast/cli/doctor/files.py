@@ -22,6 +22,7 @@ from holdfast.host.lock import not_private
 from holdfast.journal import audit, versions
 from holdfast.plugins import find_tools
 from holdfast.tools.exec import record
+from holdfast.tools.snapshot.snapshots import usage
 from holdfast.tools.terminal import UNASKED_MB
 
 AUDIT_BYTES = 4 * 1024 * 1024  # a longer one takes too long to verify here
@@ -176,10 +177,19 @@ def memory(config: Config) -> Checks:
 
 
 def versions_kept(config: Config) -> Checks:
-    """Measure the replaced versions of files."""
+    """Measure the versions of changed files, and the snapshots around commands."""
     try:
         kept = versions.usage(config.home)
+        snapshots = usage(config.home)
     except OSError as error:
         return note("versions", f"cannot be checked: {error.strerror}")
-    finding = f"{kept.count} replaced versions of files, {kept.size / 2**20:.1f} MiB"
-    return ok("versions", f"{finding}, each kept for {config.journal.versions_days} days")
+    days = config.journal.versions_days
+    finding = f"{kept.count} versions of files, {kept.size / 2**20:.1f} MiB"
+    return [
+        *ok("versions", f"{finding}, each kept for {days} days"),
+        *ok(
+            "snapshots",
+            f"{snapshots.count} workspaces as they were after their last command, "
+            f"{snapshots.size / 2**20:.1f} MiB, each kept for {days} days after its last use",
+        ),
+    ]

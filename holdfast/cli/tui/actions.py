@@ -49,11 +49,17 @@ class TakeBack(Value):
 
 
 class Unfold(Value):
-    """Show the complete output or question."""
+    """Show the whole question, or offer the calls of the session."""
+
+
+class ShowCall(Value):
+    """Show all of a call."""
+
+    call_id: str
 
 
 class Quit(Value):
     """Leave."""
 
 
-Action = SendMessage | AnswerQuestion | Halt | TakeBack | Unfold | Quit
+Action = SendMessage | AnswerQuestion | Halt | TakeBack | Unfold | ShowCall | Quit

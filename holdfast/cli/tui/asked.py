@@ -15,6 +15,7 @@ from holdfast.cli.tui.actions import Action, AnswerQuestion
 from holdfast.cli.tui.attention import Attention
 from holdfast.cli.tui.input.answers import AnswerKeys
 from holdfast.cli.tui.layout import Panels
+from holdfast.cli.tui.style import folded
 
 ASKS_YOU = "needs your answer"
 READ_FIRST = "read the question first, then answer it"
@@ -41,7 +42,7 @@ class AskedPanel(Panels):
             typed = "\n".join(filter(str.strip, (self._late(), self._draft)))
         self.buffer.text, self._draft = ("", typed) if asked is not None else (typed, "")
         self.buffer.cursor_position = len(self.buffer.text)
-        self.asked, self.hinted = asked, ""
+        self.asked, self.hinted, self.chooser = asked, "", None
         self._unfolded = self._answered = False
         self.keys.open(draft=self._draft)
         if asked is not None:
@@ -120,14 +121,14 @@ class AskedPanel(Panels):
             return True
         return self.shows_whole(self.asked)
 
-    def unfold(self) -> None:
-        """Print the whole question above."""
+    def unfolded(self) -> list[str]:
+        """Return the whole question, which counts as shown from here on."""
         match self.asked:
             case None:
-                return
+                return []
             case AskedQuestion() as asked:
                 text = approval.asks(asked)
             case asked:
                 text = approval.body(asked)
         self._unfolded = True
-        self.print(["", *text.split("\n")])
+        return [row for line in text.split("\n") for row in folded(line, self.size.columns)]

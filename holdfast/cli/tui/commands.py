@@ -47,7 +47,8 @@ _KEYS = """\
   Tab             complete /commands, @files and paths; during a run: send the message
                   so that it waits until the run has ended
   Ctrl-R          search the history
-  Ctrl-O          show all output of the last tool, or all of the question
+  Ctrl-O          choose a call and show all of it, or all of the question
+  Ctrl-G          write the message in your editor ($VISUAL, $EDITOR)
   Ctrl-L          clear the screen
   Ctrl-Z          suspend; the shell's fg comes back"""
 
@@ -177,7 +178,7 @@ OWN: dict[str, tuple[str, str, Order]] = {
     "help": ("[command]", "List keys and commands, or explain one.", _help),
     "quit": ("", "Leave, like Ctrl-D.", _leave),
     "exit": ("", "Leave.", _leave),
-    "details": ("", "Show all output of the last tool, like Ctrl-O.", _unfold),
+    "details": ("", "Choose a call and show all of it, like Ctrl-O.", _unfold),
     "rename": ("title", "Give this session a title.", _rename),
     "fork": ("[title]", "Continue in a copy of this session.", _fork),
     "export": ("[file]", "Write this session to a file (.md or .json).", _export),

@@ -23,6 +23,7 @@ from holdfast.cli.client.frames import AskedQuestion
 from holdfast.cli.run import approval
 from holdfast.cli.tui.actions import SendMessage
 from holdfast.cli.tui.style import Style, cut, cut_before, folded, hanging, middle, top
+from holdfast.cli.tui.unfold.chooser import Chooser
 from holdfast.cli.tui.view import View
 from holdfast.core.text.escape import reveal, steerless
 
@@ -43,6 +44,7 @@ class Panels:
     status: Callable[[], str]
     tick: int
     hinted: str
+    chooser: Chooser | None
     _unprinted: list[str]  # final lines, for the next frame
 
     @property
@@ -92,6 +94,7 @@ class Panels:
                 rows(self._live),
                 rows(self._waiting),
                 rows(self._question),
+                rows(self._chooser),
                 rows(lambda: [self.style.dim("─" * self.size.columns)]),
                 words,
                 search,
@@ -139,6 +142,9 @@ class Panels:
     def shows_whole(self, asked: ApprovalObject) -> bool:
         """Tell whether the whole command is on the screen."""
         return self._request(asked)[0] == self._rows_of(approval.would_run(asked))
+
+    def _chooser(self) -> list[str]:
+        return self.chooser.lines(self.style, self.size.columns) if self.chooser else []
 
     def _rows_of(self, lines: Sequence[str]) -> list[str]:
         return [row for line in lines for row in folded(line, self.size.columns)]

@@ -78,6 +78,8 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
         if window and view.context_tokens:
             left = max(0.0, 1 - view.context_tokens / window)
             parts.append((7, f"{left:.0%} context left"))
+        if view.processes:
+            parts.append((4, f"{len(view.processes)} in background"))
         if view.sandbox:
             parts.append((9, _SANDBOX.get(view.sandbox, view.sandbox)))
         return _fitting([*parts, *_keys(ui)], ui.size.columns)

@@ -39,11 +39,13 @@ from holdfast.cli.tui.actions import (
     Halt,
     Quit,
     SendMessage,
+    ShowCall,
     TakeBack,
     Unfold,
 )
 from holdfast.cli.tui.questions import ScreenQuestions
 from holdfast.cli.tui.ui import Ui
+from holdfast.cli.tui.unfolding import Unfolding
 from holdfast.cli.tui.view import View, WaitingMessage
 from holdfast.config.settings import Config
 
@@ -106,6 +108,7 @@ class TerminalConversation:
             math.inf
         )
         self._asking = ScreenQuestions(client, ui, tasks)
+        self._unfolding = Unfolding(self)
         self._runs: set[str] = set()  # whose events are shown; others are in the transcript
         self._ready = anyio.Event()  # the session is known
         self.workspace = wish.workspace
@@ -219,6 +222,7 @@ class TerminalConversation:
                     async with aclosing(stream) as frames:
                         async for frame in frames:
                             after = frame.event.seq
+                            await self._unfolding.learn(frame.event)
                             self._show(frame)
                 await anyio.sleep(1.0)  # no server, as was shown above: keep trying
 
@@ -251,7 +255,9 @@ class TerminalConversation:
             case TakeBack():
                 self._tasks.start_soon(self._take_back)
             case Unfold():
-                self._unfold()
+                self._tasks.start_soon(self._unfold)
+            case ShowCall(call_id=call_id):
+                self._tasks.start_soon(self._unfold, call_id)
             case _:
                 pass
 
@@ -343,16 +349,12 @@ class TerminalConversation:
             self.ui.give_back("\n\n".join(unread))
             self.ui.hint("the unread message is in the input line again")
 
-    def _unfold(self) -> None:
-        if self.ui.asked is None:
-            self._tasks.start_soon(self._unfold_call)
-        else:
-            self.ui.unfold()
-
-    async def _unfold_call(self) -> None:
+    async def _unfold(self, call_id: str = "") -> None:
         async with self._telling():
-            said = await self.client.transcript(self.session_id) if self.known else ()
-            self.ui.print(transcript.unfolded(self.view, said))
+            if call_id:
+                await self._unfolding.open(call_id)
+            else:
+                await self._unfolding.begin()
 
     @asynccontextmanager
     async def _telling(

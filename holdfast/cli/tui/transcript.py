@@ -56,14 +56,20 @@ def _outcome(result: str) -> tuple[bool | None, str]:
     return bool(code), f"exit code {code}" if code else ""
 
 
-def unfolded(view: View, messages: Sequence[MessageObject]) -> list[str]:
-    """Draw all of the latest call: its arguments and its result."""
-    calls = [call for message in messages for call in message.calls]
-    if view.calling or not calls:
-        return view.details()
-    last = calls[-1]
-    result = next((m.text for m in messages if m.tool_call_id == last.id), "")
-    return view.unfolded(last.function.name, _fields(last.function.arguments), _fields(result))
+def calls(view: View, messages: Sequence[MessageObject]) -> list[tuple[ToolCallObject, str]]:
+    """Return every call with its line, oldest first."""
+    results = {m.tool_call_id: m.text for m in messages if m.tool_call_id}
+    found = (call for message in messages for call in message.calls)
+    return [(call, _called(view, call, results.get(call.id, ""))) for call in found]
+
+
+def unfolded(view: View, messages: Sequence[MessageObject], call_id: str) -> list[str]:
+    """Draw all of a call: its arguments and its result."""
+    call = next((c for message in messages for c in message.calls if c.id == call_id), None)
+    if call is None:
+        return []
+    result = next((m.text for m in messages if m.tool_call_id == call_id), "")
+    return view.unfolded(call.function.name, _fields(call.function.arguments), _fields(result))
 
 
 def _fields(raw: str) -> str:

@@ -23,13 +23,14 @@ from prompt_toolkit.layout import Layout
 from prompt_toolkit.output import ColorDepth, Output
 
 from holdfast.api.schema.events import Event
-from holdfast.cli.tui.actions import Action, Halt, Quit, SendMessage, TakeBack, Unfold
+from holdfast.cli.tui.actions import Action, Halt, Quit, SendMessage, ShowCall, TakeBack, Unfold
 from holdfast.cli.tui.asked import AskedPanel
 from holdfast.cli.tui.attention import LONG_S, Attention
 from holdfast.cli.tui.drawing import Drawing, terminal
 from holdfast.cli.tui.input.answers import AnswerKeys
 from holdfast.cli.tui.input.paste import Pastes
 from holdfast.cli.tui.style import Style, wall_clock
+from holdfast.cli.tui.unfold.chooser import Chooser
 from holdfast.cli.tui.view import View
 from holdfast.core.inbox import Mode
 
@@ -70,6 +71,8 @@ class Ui(AskedPanel):
         self._gone = anyio.Event()
         self._at_gap = True  # the last line above is empty, or there is none
         self.tick = 0
+        self.chooser = None
+        self.away = False  # another program has the terminal
         self._before = ""  # the input line before the key
         self._tabbed = ""  # the input line that was completed last
         self._unsure: SendMessage | None = None  # a returned message that may have been accepted
@@ -79,6 +82,7 @@ class Ui(AskedPanel):
             complete_while_typing=True,
             history=history,
             enable_history_search=False,
+            tempfile_suffix=".md",
         )
         self.buffer.on_text_changed += self._typed
         self.app = self._application(typed, output)
@@ -129,9 +133,30 @@ class Ui(AskedPanel):
         bind(lambda _: self.do(Unfold()), "c-o")
         bind(lambda _: self.app.renderer.clear(), "c-l")
         bind(lambda _: self.app.suspend_to_background(), "c-z")
+        bind(lambda _: self._edit(), "c-g", when=Condition(lambda: self.asked is None))
         bind(self._paste, Keys.BracketedPaste)
         bind(self.press, Keys.Any, when=Condition(lambda: self.asked is not None))
+        choosing = Condition(lambda: self.chooser is not None)
+        bind(lambda _: self._move(-1), "up", when=choosing)
+        bind(lambda _: self._move(1), "down", when=choosing)
+        bind(lambda _: self._open(), "enter", when=choosing)
+        bind(lambda _: self.choose(None), "escape", when=choosing)
+        bind(lambda _: self.choose(None), "c-c", when=choosing)
+        bind(lambda _: self.choose(None), "c-o", when=choosing)
         return found
+
+    def choose(self, chooser: Chooser | None) -> None:
+        """Offer a list above the input line, or remove it (None)."""
+        self.chooser = chooser if self.asked is None else None
+        self.app.invalidate()
+
+    def _move(self, by: int) -> None:
+        if self.chooser is not None:
+            self.chooser.move(by)
+
+    def _open(self) -> None:
+        if self.chooser is not None:
+            self.do(ShowCall(self.chooser.chosen))
 
     def _enter(self) -> None:
         state, self.buffer.complete_state = self.buffer.complete_state, None
@@ -161,6 +186,14 @@ class Ui(AskedPanel):
         if not (self.may_interrupt and text.strip()) or self.mode is Mode.QUEUE:
             return False
         return text == self._tabbed or not _PATH.search(text)
+
+    def _edit(self) -> None:
+        """Ctrl-G: write the message in $VISUAL or $EDITOR."""
+        self.away = True
+        self.buffer.open_in_editor().add_done_callback(self._edited)
+
+    def _edited(self, _: object) -> None:
+        self.away = False
 
     def _paste(self, event: KeyPressEvent) -> None:
         pasted = self.keys.drop() + self.pastes.paste(event.data, self.buffer.text)
@@ -221,6 +254,8 @@ class Ui(AskedPanel):
 
     def interrupt(self) -> None:
         """Ctrl-C: stop the run, or clear the input line; a second one leaves."""
+        if self.away:
+            return  # it was for that program
         if self._again():
             self.do(Quit())
         elif self.view.busy or self.sending:

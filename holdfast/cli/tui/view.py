@@ -5,21 +5,21 @@ A final line goes to the terminal's own scrollback and is never redrawn. What ma
 where the run that reads it begins, as in the transcript; until then it is shown as waiting.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.events import TERMINAL, Event
 from holdfast.cli.run import approval, notes
 from holdfast.cli.run.live import MARK
 from holdfast.cli.text.markdown import MarkdownStream
 from holdfast.cli.tui.style import Style, cut, cut_before, seconds, took, wrapped
+from holdfast.cli.tui.unfold import changes
 from holdfast.core.text.escape import OutputCleaner, reveal, reveal_lines
 from holdfast.core.text.width import fold
 from holdfast.core.types import Value
 
-CALLS = 50  # whose output is kept for Ctrl-O
 KEPT = 64 * 1024  # characters of one call's output
 TAIL = 3  # rows of a call at work
 FAILED = 4  # rows of a call that failed
@@ -59,7 +59,6 @@ class View:
         self.ended_at = 0.0  # of the last run; 0: the user has sent a message since
         self.begun_at = 0.0
         self.sandbox = ""
-        self.calls: deque[ShownCall] = deque(maxlen=CALLS)  # that are over, the latest last
         self.unread: list[str] = []  # by a run that was stopped
         self.processes: dict[str, str] = {}  # in the background: their commands
         self.input_tokens = 0
@@ -75,6 +74,8 @@ class View:
         self._turn = 0
         self._said = False  # anything in this run
         self._thought = ""
+        self._changes: dict[str, list[Event]] = {}  # files changed by the calls at work
+        self.diffs: Sequence[FileDiffObject] = ()  # of the call that ends next
         self._joined: dict[str, str] = {}  # words that joined the run at work
         self._superseded: list[str] = []
         self._aside: list[str] = []  # notes that came in the middle of an answer: they follow it
@@ -111,7 +112,7 @@ class View:
             case "model.answered":
                 self._count(event)
                 return self._flush()  # what follows in the journal is below it on the screen
-            case "tool.started" | "tool.progress" | "tool.completed":
+            case "tool.started" | "tool.progress" | "tool.completed" | "file.changed":
                 return self._call(event)
             case "run.started" | "run.resumed":
                 return self._begin(event)
@@ -219,6 +220,9 @@ class View:
 
     def _call(self, event: Event) -> list[str]:
         known = self._at_work.get(event.call_id)
+        if event.event == "file.changed":
+            self._changes.setdefault(event.call_id, []).append(event)
+            return []
         if event.event == "tool.started":
             self._at_work[event.call_id] = ShownCall(
                 event.call_id, _line(event.tool), _line(event.preview), event.timestamp
@@ -234,10 +238,10 @@ class View:
         self._at_work.pop(event.call_id, None)
         call = known or ShownCall(event.call_id, _line(event.tool), "", event.timestamp)
         call = replace(call, ended=self._ending(event))
-        self.calls.append(call)
         failed = bool(event.error or event.summary)
         why = self._first_lines(event.detail or call.output) if failed else []
-        return [*self._flush(), self._call_line(call, failed=failed), *why]
+        line = self._call_line(call, failed=failed)
+        return [*self._flush(), line, *why, *self._changed(call.call_id)]
 
     def _first_lines(self, output: str) -> list[str]:
         """Draw the beginning of a failed call's output; Ctrl-O shows all of it."""
@@ -245,6 +249,16 @@ class View:
         shown = [self._style.dim(row) for row in rows[:FAILED]]
         more = len(rows) - FAILED
         return [*shown, self.note(f"{MARK}… {more} more (Ctrl-O)")] if more > 0 else shown
+
+    def changes_of(self, event: Event) -> bool:
+        """Tell whether the call that ends with this event has changed files."""
+        return event.event == "tool.completed" and event.call_id in self._changes
+
+    def _changed(self, call_id: str) -> list[str]:
+        files, diffs, self.diffs = self._changes.pop(call_id, []), self.diffs, ()
+        if diffs:
+            return changes.below_call(self._style, self._width(), diffs)
+        return [self._fit(f"  {changes.summary(self._style, file)}") for file in files]
 
     def _ending(self, event: Event) -> str:
         how = [_OUTCOMES.get(event.outcome, "failed")] if event.error else []
@@ -338,25 +352,28 @@ class View:
             return "thinking …"
         return f"next try in {seconds(left)}: {_line(retry.next_model)}, {notes.attempt(retry)}"
 
-    def details(self) -> list[str]:
-        """Draw all output of the latest call."""
-        calls = [*self.calls, *self._at_work.values()]
-        if not calls:
-            return [self.note("No tool has been called yet.")]
-        last = calls[-1]
-        head = self._style.bold(f"{last.tool}  {last.preview}".rstrip())
-        rows = self._rows(last.output) or [self.note("  (no output)")]
-        return ["", head, *rows, self.note(last.ended or "running"), ""]
-
     @property
-    def calling(self) -> bool:
-        """Tell whether a call is active."""
-        return bool(self._at_work)
+    def active(self) -> list[ShownCall]:
+        """The calls at work."""
+        return list(self._at_work.values())
+
+    def in_short(self, call: ShownCall) -> str:
+        """Draw a call at work in one line."""
+        return self._fit(f"→ {call.tool}  {call.preview}".rstrip())
+
+    def details(self, call_id: str) -> list[str] | None:
+        """Draw all output of a call at work so far; None if it is not at work."""
+        call = self._at_work.get(call_id)
+        if call is None:
+            return None
+        head = self._style.bold(f"{call.tool}  {call.preview}".rstrip())
+        rows = self._rows(call.output) or [self.note("(no output)")]
+        return [head, *rows, self.note("running")]
 
     def unfolded(self, tool: str, arguments: str, result: str) -> list[str]:
         """Draw the arguments and the result of a finished call."""
         rows = [*self._rows(arguments), self.note("⇒"), *self._rows(result)]
-        return ["", self._style.bold(_line(tool)), *rows, ""]
+        return [self._style.bold(_line(tool)), *rows]
 
     def _rows(self, text: str) -> list[str]:
         said = OutputCleaner().text("", text.expandtabs(4)).rstrip("\n")

@@ -4,41 +4,18 @@ A request is recorded before it is shown. The first answer wins; a later one fin
 pending. A request expires after a time and is withdrawn when its run ends. The answer `session`
 leaves a grant that outlives the call; `once` is for this call only.
 
-`decide_execution` is the only place that decides if the user has to be asked: it lists the
-permissions that an execution lacks. If it lacks none, it runs. Otherwise the user is asked or,
-if that is not possible, the execution is denied. There is no other way to run. `session` is
-offered only if each missing permission can be written down exactly: this line in this directory,
-that host. Without a sandbox every execution lacks a permission, whatever was granted.
+decision.py decides if a question is needed. Here are what it depends on and what it can decide.
 """
 
-import re
 from enum import IntEnum, StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.approval import rules
-from holdfast.core.approval.execution import (
-    ExecutionRequest,
-    Opaque,
-    Parsed,
-    describe_checks,
-    quote,
-    render_all,
-)
-from holdfast.core.approval.harmless import HARMLESS
-from holdfast.core.approval.rules import (
-    CommandPlace,
-    HostRule,
-    LineRule,
-    Permission,
-    Rule,
-    describe,
-)
+from holdfast.core.approval.rules import Permission
 from holdfast.core.approval.tree import Tree
 from holdfast.core.machine import moved
-from holdfast.core.text.escape import escape, is_hidden
-from holdfast.core.types import OPERATOR, CallId, Fact, Owner, RequestId, RunId, SessionKey, Value
+from holdfast.core.types import CallId, Fact, Owner, RequestId, RunId, SessionKey, Value
 
 
 class ApprovalStatus(StrEnum):
@@ -241,17 +218,7 @@ class ExecutionContext(Value):
 
 GRANT_S = 8 * 3600.0
 EXPIRY_S = 7 * 86_400.0
-OPEN_PROMPTS = 10
-PURPOSE = 500  # characters of the model's stated purpose that are shown
 UNSANDBOXED = "UNSANDBOXED"  # the first line of a question about an execution without a sandbox
-ONLY_ONCE = "Can only be allowed once: {}."
-NO_SANDBOX = "it runs without a sandbox, because none is available"
-OUTSIDE_SANDBOX = "it runs outside the sandbox"
-OPEN_INPUT = "it takes more input later, without another question"
-DETACHED = "it keeps running after the gateway stops"
-CANNOT_BE_GIVEN = "It needs an approval, which cannot be given here"
-TOO_MANY_PROMPTS = f"{OPEN_PROMPTS} requests of this session wait for an answer, the maximum."
-_HARMLESS_VARIABLES = frozenset("LANG LC_ALL LC_CTYPE TERM TZ COLUMNS LINES NO_COLOR".split())
 
 
 class Ground(StrEnum):
@@ -282,34 +249,6 @@ class Deny(Value):
 Decision = MayRun | MustAsk | Deny
 
 
-class Single(Value):
-    """A missing permission that can be given for this one execution only."""
-
-    why: str
-
-
-Lacking = tuple[Permission | Single, ...]
-
-
-def decide_execution(request: ExecutionRequest, context: ExecutionContext) -> Decision:
-    """Decide to run, ask or deny. Total; it runs only if no permission is missing."""
-    if not context.principal.roles & {Role.RUN, Role.ADMIN}:
-        return Deny("You may not run commands here.")
-    ground = _ground(request, context)
-    lacking = _lacking(request, context, ground)
-    if ground is not None and not lacking:
-        return MayRun(ground)
-    offers = tuple(lack for lack in lacking if not isinstance(lack, Single))
-    grantable = len(offers) == len(lacking)
-    return _ask(
-        render_all(request),
-        _describe(request, context, lacking),
-        _choices(context, Choice.SESSION if grantable else Choice.ONCE),
-        offers if grantable else (),
-        context,
-    )
-
-
 def grants(
     requested: ApprovalRequested, choice: Choice, session: SessionKey, user: Owner, now: float
 ) -> tuple[Grant, ...]:
@@ -335,44 +274,6 @@ def standing(requested: ApprovalRequested, choice: Choice, by: Owner) -> tuple[S
     return tuple(Standing(permission=offer, by=by) for offer in requested.offers)
 
 
-def decide_question(
-    command: str,
-    description: str,
-    choices: tuple[Choice, ...],
-    offers: tuple[Permission, ...],
-    context: ExecutionContext,
-) -> Decision:
-    """Decide about a tool that runs no command: it runs unasked only if all offers are permitted."""
-    if offers and all(offer in permissions(context) for offer in offers):
-        return MayRun(Ground.GRANTED)
-    return _ask(command, description, choices, offers, context)
-
-
-def ask_for_host(host: str, command: str, context: ExecutionContext) -> Decision:
-    """Decide if a running `command` may connect to `host`, which was not granted at its start."""
-    wanted = HostRule(name=host)
-    description = (
-        f"Sandbox: {context.level.name}\nFor: {escape(command)}\nTo permit: {describe(wanted)}"
-    )
-    choices = _choices(context, Choice.SESSION)
-    return decide_question(f"connect to {escape(host)}", description, choices, (wanted,), context)
-
-
-def _ask(
-    command: str,
-    description: str,
-    choices: tuple[Choice, ...],
-    offers: tuple[Permission, ...],
-    context: ExecutionContext,
-) -> MustAsk | Deny:
-    if not context.door.answerable:
-        return Deny(f"{CANNOT_BE_GIVEN} ({context.door.name}).")
-    if context.open_prompts >= OPEN_PROMPTS:
-        return Deny(TOO_MANY_PROMPTS)
-    expires_at = context.now + min(context.door.expiry_s, EXPIRY_S)
-    return MustAsk(choices, offers, command, description, expires_at)
-
-
 def permissions(context: ExecutionContext) -> tuple[Permission, ...]:
     """Return the permissions in force. A grant that expires later than possible is ignored."""
     return context.standing + tuple(
@@ -382,114 +283,3 @@ def permissions(context: ExecutionContext) -> tuple[Permission, ...]:
         and grant.user == context.principal.owner
         and context.now < grant.expires_at <= context.now + GRANT_S
     )
-
-
-def _ground(request: ExecutionRequest, context: ExecutionContext) -> Ground | None:
-    """Return why the commands themselves may run unasked; None if they may not."""
-    held = permissions(context)
-    if isinstance(request.what, Parsed):
-        harmless = () if context.cautious else HARMLESS
-        allowed = harmless + tuple(p for p in held if isinstance(p, Rule))
-        if _all_allowed(request, request.what, harmless, context):
-            return Ground.HARMLESS
-        line = _permission(request, context)
-        if rules.is_held(line, held) or _all_allowed(request, request.what, allowed, context):
-            return Ground.GRANTED
-    confined = not context.cautious and _is_confined(request, context)
-    return Ground.CONFINED if confined else None
-
-
-def _all_allowed(
-    request: ExecutionRequest, what: Parsed, allowed: tuple[Rule, ...], context: ExecutionContext
-) -> bool:
-    place = CommandPlace(context.workspace, request.cwd, request.paths, request.linux)
-    return (
-        request.environment.keys() <= _HARMLESS_VARIABLES
-        and rules.is_system(request.bash, "bash", place)
-        and all(
-            any(rules.allows(rule, argv, request.programs.get(argv[0]), place) for rule in allowed)
-            for argv in what.commands
-        )
-    )
-
-
-def _is_confined(request: ExecutionRequest, context: ExecutionContext) -> bool:
-    """Tell if the sandbox alone is enough. It is not for a text with hidden characters."""
-    if isinstance(request.what, Opaque):
-        seen = request.what.text.replace("\n", "").replace("\t", "")
-        if any(map(is_hidden, seen)):
-            return False
-    return (
-        context.mode is ApprovalMode.SANDBOXED
-        and context.level >= Level.L2
-        and OPERATOR == context.principal.owner == context.session.owner
-    )
-
-
-def _lacking(
-    request: ExecutionRequest, context: ExecutionContext, ground: Ground | None
-) -> Lacking:
-    """Return the missing permissions."""
-    lacking: list[Permission | Single] = []
-    if context.level == Level.L0 and not request.wants.unsandboxed:
-        lacking.append(Single(NO_SANDBOX))
-    if ground is None:
-        lacking.append(_permission(request, context))
-    if request.wants.open_input and ground is not Ground.HARMLESS and ground is not Ground.CONFINED:
-        lacking.append(Single(OPEN_INPUT))
-    hosts = {p.name for p in permissions(context) if isinstance(p, HostRule)}
-    lacking += [HostRule(name=host) for host in request.wants.hosts if host not in hosts]
-    lacking += [Single(f"it writes to {quote(escape(p))}") for p in request.wants.writable]
-    if request.wants.unsandboxed:
-        lacking.append(Single(OUTSIDE_SANDBOX))
-    if request.wants.detach:
-        lacking.append(Single(DETACHED))
-    return tuple(lacking)
-
-
-def _permission(request: ExecutionRequest, context: ExecutionContext) -> Permission | Single:
-    """Return the permission for the commands: the line, if nothing but the line matters."""
-    if isinstance(request.what, Opaque):
-        return Single(request.what.reason)
-    if request.stdin or not request.environment.keys() <= _HARMLESS_VARIABLES:
-        return Single("it has its own input or environment")
-    return LineRule(
-        what=request.what,
-        cwd=request.cwd,
-        programs=dict(request.programs),
-        files=dict(request.files),
-        background=request.wants.background,
-        terminal=request.wants.terminal,
-        workspace=context.workspace,
-    )
-
-
-def _choices(context: ExecutionContext, widest: Choice) -> tuple[Choice, ...]:
-    if widest is Choice.ONCE:
-        return (Choice.ONCE, Choice.DENY)
-    always = (Choice.ALWAYS,) if Role.ADMIN in context.principal.roles else ()
-    return (Choice.ONCE, Choice.SESSION, *always, Choice.DENY)
-
-
-def _describe(request: ExecutionRequest, context: ExecutionContext, lacking: Lacking) -> str:
-    unsandboxed = context.level == Level.L0 or request.wants.unsandboxed
-    lines = [
-        UNSANDBOXED if unsandboxed else f"Sandbox: {context.level.name}",
-        f"Directory: {escape(request.cwd)}",
-        *["In the background: it keeps running after the call has ended"]
-        * request.wants.background,
-        *(
-            ONLY_ONCE.format(lack.why)
-            if isinstance(lack, Single)
-            else f"To permit: {describe(lack)}"
-            for lack in lacking
-        ),
-        *describe_checks(request),
-    ]
-    if any(isinstance(lack, LineRule) for lack in lacking):
-        lines.append("For longer than once: files that are not named here are not checked")
-    if request.purpose:
-        purpose = re.sub(" +", " ", request.purpose)  # blanks could look like the end of a line
-        more = "…" * (len(purpose) > PURPOSE)
-        lines.append(f"The model says, unverified: {escape(purpose[:PURPOSE])}{more}")
-    return "\n".join(lines)

@@ -1,7 +1,7 @@
 """The execution: exactly what is about to run, as it is judged, shown and recorded.
 
-A command line is either `Parsed` into literal words, or `Opaque`, a script that only a shell can
-read. Of a parsed one the words are run, never the original text, so what was judged and what
+A command line is either `Parsed` into literal words (with redirections and variables that are
+literal too), or `Opaque`, a script that only a shell can read. Of a parsed one the words are run, never the original text, so what was judged and what
 happens cannot differ. Everything people see of either is escaped, so that nothing is hidden and
 two executions that look the same are the same. The hash covers everything that decides what will
 happen. An approval is valid only for that hash, and only as long as its trees are unchanged.
@@ -26,11 +26,65 @@ class Operator(StrEnum):
     PIPE = "|"
 
 
-class Parsed(Value):
-    """Literal commands, and the operators between them."""
+class RedirectKind(StrEnum):
+    READ = "<"
+    WRITE = ">"
+    APPEND = ">>"
+    BOTH = "&>"
+    BOTH_APPEND = "&>>"
+    SAME = ">&"  # the target is the number of a descriptor
+
+
+class Redirect(Value):
+    """One redirection of a command, with a literal target."""
+
+    kind: RedirectKind
+    target: str
+    fd: int
+
+    @property
+    def writes(self) -> bool:
+        """Tell if it opens a file to write to it. `/dev/null` is none."""
+        return self.kind not in (RedirectKind.READ, RedirectKind.SAME) and self.target != DEV_NULL
+
+    @property
+    def reads(self) -> bool:
+        return self.kind is RedirectKind.READ and self.target != DEV_NULL
+
+
+Redirects = tuple[Redirect, ...]
+Assignments = tuple[tuple[str, str], ...]  # variables that are set for one command
+
+
+class Parsed(Value, omit_defaults=True):
+    """Literal commands, and the operators between them.
+
+    `redirects` and `variables` have one entry for each command, or none if no command has any.
+    """
 
     commands: tuple[tuple[str, ...], ...]
-    operators: tuple[Operator, ...] = ()
+    # With a factory it is always encoded, as in older journals: names of rules depend on that.
+    operators: tuple[Operator, ...] = msgspec.field(default_factory=lambda: ())
+    redirects: tuple[Redirects, ...] = ()
+    variables: tuple[Assignments, ...] = ()
+
+    @property
+    def redirections(self) -> Redirects:
+        """All redirections, of all commands."""
+        return tuple(redirect for of_one in self.redirects for redirect in of_one)
+
+    @property
+    def writes(self) -> bool:
+        """Tell if a redirection writes to a file."""
+        return any(redirect.writes for redirect in self.redirections)
+
+    def variables_of(self, at: int) -> Assignments:
+        """Return the variables that are set for one command."""
+        return self.variables[at] if self.variables else ()
+
+    def redirects_of(self, at: int) -> Redirects:
+        """Return the redirections of one command."""
+        return self.redirects[at] if self.redirects else ()
 
 
 class Opaque(Value):
@@ -76,10 +130,12 @@ class ExecutionRequest(Value):
     beside: int = 0  # running processes that can write where it reads; not in the hash
     trees: tuple[Tree, ...] = ()  # everything it may read; not in the hash: see `tree.holds`
     paths: Mapping[str, Seen] = {}  # words that could be paths in the workspace → what is there
+    targets: Mapping[str, str] = {}  # files that redirections write → why to ask; empty: no reason
     bash: str = ""  # the path of the bash that would run it
     linux: bool = False  # `grep` is GNU grep on Linux, which follows no link
 
 
+DEV_NULL = "/dev/null"
 NAMES, NAME = 20, 100  # the number of file names shown to people, and characters of each
 
 # Builtins of bash, which are not looked up on PATH.
@@ -100,17 +156,36 @@ _BARE = re.compile(r"[A-Za-z0-9_./,:@%+-]+")  # no "=": a first word with it is 
 
 def serialise(parsed: Parsed, programs: Mapping[str, str]) -> str:
     """Return the commands as text for `bash --noprofile --norc -c`, each program with its path."""
-    lines = [_line(argv, programs) for argv in parsed.commands]
+    lines = [
+        _line(argv, programs, parsed.variables_of(at), parsed.redirects_of(at))
+        for at, argv in enumerate(parsed.commands)
+    ]
     return lines[0] + "".join(
         f" {operator} {line}" for operator, line in zip(parsed.operators, lines[1:], strict=True)
     )
 
 
-def _line(argv: tuple[str, ...], programs: Mapping[str, str]) -> str:
+def _line(
+    argv: tuple[str, ...],
+    programs: Mapping[str, str],
+    variables: Assignments,
+    redirects: Redirects,
+) -> str:
     name = argv[0] if argv[0] in BUILTINS else programs.get(argv[0], argv[0])
     # Quotes turn syntax, and what bash would take for an option, into an ordinary word.
     first = _quoted(name) if name in RESERVED or name[:1] in ("-", "+") else quote(name)
-    return " ".join([first, *map(quote, argv[1:])])
+    before = [f"{name}={quote(value) if value else ''}" for name, value in variables]
+    return " ".join([*before, first, *map(quote, argv[1:]), *map(_redirect, redirects)])
+
+
+def _redirect(redirect: Redirect) -> str:
+    match redirect.kind:
+        case RedirectKind.SAME:
+            return f"{redirect.fd}>&{int(redirect.target)}"
+        case RedirectKind.WRITE | RedirectKind.APPEND if redirect.fd != 1:
+            return f"{redirect.fd}{redirect.kind} {quote(redirect.target)}"
+        case _:
+            return f"{redirect.kind} {quote(redirect.target)}"
 
 
 def quote(word: str) -> str:
@@ -175,6 +250,9 @@ def execution_hash(request: ExecutionRequest) -> str:
     if isinstance(request.what, Parsed):
         argvs = [_texts(argv) for argv in request.what.commands]
         what: dict[str, object] = {"argv": argvs, "operators": request.what.operators}
+        if request.what.redirects or request.what.variables:  # older hashes are without these
+            what["line"] = escape(serialise(request.what, {}))
+            what["targets"] = _pairs(request.targets)
         # A link or a directory created later changes the hash; a file does so by its content.
         for seen in (Seen.ASTRAY, Seen.DIRECTORY):
             if words := [word for word, found in request.paths.items() if found is seen]:

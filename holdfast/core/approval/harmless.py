@@ -64,6 +64,7 @@ HARMLESS: tuple[Rule, ...] = (
         rest=_PATH,
         late=True,
     ),
+    Rule(exe="sed", flags=_flags("-n"), positional=(WordKind.LINES,), rest=_PATH, least=1),
     Rule(exe="nl", flags=_flags("-ba"), rest=_PATH),
     Rule(
         exe="stat",

@@ -4,6 +4,10 @@ A rule names an executable, the flags it may have and the kind of every other wo
 only what it names. If it does not recognize a word, the user is asked; it never guesses. Rules
 only save questions: the protection is the sandbox, and no rule applies below L1.
 
+A `Rule` says what every word may be. A `CommandRule` says how a command begins and leaves the rest
+open, so it may allow code of the workspace to run (`pytest …`). Only a person gives one, and it
+applies only where the sandbox protects what runs by itself outside of it (L2 and above).
+
 A rule must mean the same to the program as to us, for GNU, BSD and busybox. Therefore:
 
 * `--` is never allowed. For most programs it ends the options; for `find` it does not.
@@ -20,7 +24,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from holdfast.core.approval.execution import BUILTINS, Parsed, Seen, render
+from holdfast.core.approval.execution import BUILTINS, Assignments, Parsed, Seen, render
 from holdfast.core.text.escape import escape
 from holdfast.core.types import Fact, Value
 
@@ -42,6 +46,7 @@ class WordKind(StrEnum):
     TYPE = "type"
     FORMAT = "+format"
     LAYOUT = "layout"  # a format of `stat`
+    LINES = "lines"  # a script of `sed` that prints lines by number
     REVISION = "revision"  # only in rules of older journals
 
 
@@ -74,13 +79,35 @@ class LineRule(Fact, tag="line", omit_defaults=True):
     workspace: str = ""  # what it may write to; empty in rules of older journals: any
 
 
+class CommandRule(Fact, tag="command", omit_defaults=True):
+    """The permission to run a program, in the sandbox, with words that begin in one of these ways.
+
+    Behind them, nothing may follow; or any plain words (`more`); or, if `flags` are listed, these
+    and words that are no flags.
+    """
+
+    exe: str
+    begins: tuple[tuple[str, ...], ...] = ((),)
+    more: bool = False
+    flags: frozenset[str] = frozenset()  # `--color=` allows every value
+    code: bool = False  # it runs code of the workspace
+    program: str = ""  # its path; empty: any on PATH
+    workspace: str = ""  # it applies there and below; empty: everywhere
+
+
+class OutputRule(Fact, tag="output"):
+    """The permission to redirect output into files of a workspace that `write_file` may write."""
+
+    workspace: str
+
+
 class HostRule(Fact, tag="host"):
     """The permission to connect to one host."""
 
     name: str
 
 
-Permission = Rule | LineRule | HostRule
+Permission = Rule | LineRule | CommandRule | OutputRule | HostRule
 
 
 class CommandPlace(Value):
@@ -121,6 +148,7 @@ _SHAPES: Mapping[WordKind, re.Pattern[str]] = {
     WordKind.FORMAT: re.compile(rf"\+([^%]|%{_WIDTH}[A-Za-z%])*", re.DOTALL),
     # `I` is not a field but a flag, after which any width may follow.
     WordKind.LAYOUT: re.compile(rf"([^%]|%{_WIDTH}[A-HJ-Za-z%])*", re.DOTALL),
+    WordKind.LINES: re.compile(r"([0-9]{1,9}|\$)(,([0-9]{1,9}|\$))?p(;[0-9]{1,9}q)?"),
     WordKind.REVISION: re.compile(r"[\w.@:~^][\w./@:~^-]*"),
 }
 
@@ -138,6 +166,46 @@ def allows(rule: Rule, argv: tuple[str, ...], program: str | None, place: Comman
     more = len(words) - len(rule.positional)
     kinds = (*rule.positional, *[rule.rest] * more)
     return all(_fits(kind, word, place) for kind, word in zip(kinds, words, strict=False))
+
+
+# Variables that programs read as data. PYTHONPATH names code, so it needs a rule for code.
+_VARIABLES = frozenset(
+    "CI DEBUG NODE_ENV FORCE_COLOR NO_COLOR PORT HOST TZ LANG LC_ALL COLUMNS LOG_LEVEL RUST_LOG "
+    "RUST_BACKTRACE PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONHASHSEED".split()
+)
+_COUNTED = re.compile(r"-[nU]?[0-9]{1,9}")  # `-5`, `-n5`, `-U3`
+
+
+def covers(
+    rule: CommandRule,
+    argv: tuple[str, ...],
+    variables: Assignments,
+    program: str | None,
+    place: CommandPlace,
+) -> bool:
+    """Tell if `rule` covers `argv`, run as `program` with `variables` at `place`, in the sandbox."""
+    if argv[0] != rule.exe or not program or rule.program not in ("", program):
+        return False
+    if rule.workspace not in ("", place.workspace) or not is_under(place.cwd, place.workspace):
+        return False
+    known = _VARIABLES | ({"PYTHONPATH"} if rule.code else set())
+    if not {name for name, _ in variables} <= known:
+        return False
+    words = argv[1:]
+    heads = [head for head in rule.begins if words[: len(head)] == head]
+    return any(_ends_well(rule, words[len(head) :]) for head in heads)
+
+
+def _ends_well(rule: CommandRule, words: tuple[str, ...]) -> bool:
+    if rule.flags:
+        flags = [word for word in words if word.startswith("-")]
+        return all(_is_listed(flag, rule.flags) for flag in flags)
+    return rule.more or not words
+
+
+def _is_listed(flag: str, flags: frozenset[str]) -> bool:
+    name, equals, _ = flag.partition("=")
+    return flag in flags or f"{name}{equals}" in flags or bool(_COUNTED.fullmatch(flag))
 
 
 def is_under(path: str, root: str) -> bool:
@@ -164,6 +232,10 @@ def describe(permission: Permission) -> str:
     """Describe a permission in full, for people."""
     if isinstance(permission, Rule):
         return f"any {_describe_rule(permission)}"
+    if isinstance(permission, CommandRule):
+        return _describe_command(permission)
+    if isinstance(permission, OutputRule):
+        return f"> and >> into ordinary files in {escape(permission.workspace)}"
     if isinstance(permission, HostRule):
         return f"the network host {escape(permission.name)}"
     by = ", ".join(escape(where) for _, where in sorted(permission.programs.items())) or "none"
@@ -174,6 +246,16 @@ def describe(permission: Permission) -> str:
         on += f"; workspace: {escape(permission.workspace)}"
     line = f"exactly {render(permission.what)}{so} in {escape(permission.cwd)}"
     return f"{line} (programs: {by}{on})"
+
+
+def _describe_command(rule: CommandRule) -> str:
+    more = " …" * rule.more
+    begins = " | ".join(f"{render(Parsed(((rule.exe, *head),)))}{more}" for head in rule.begins)
+    with_flags = f" with {' '.join(sorted(rule.flags))} and words that are no flags"
+    where = f" in {escape(rule.workspace)} and below" if rule.workspace else " in every workspace"
+    by = f" (program: {escape(rule.program)})" if rule.program else ""
+    code = "; this runs code of the workspace, also what is written there later"
+    return f"{begins}{with_flags * bool(rule.flags)}, in the sandbox,{where}{by}{code * rule.code}"
 
 
 def _describe_rule(rule: Rule) -> str:
@@ -266,6 +348,11 @@ def _fits(kind: WordKind | None, word: str, place: CommandPlace) -> bool:
             return _in_workspace(word, place) and place.paths[word] is not Seen.DIRECTORY
         case _:
             return _SHAPES[kind].fullmatch(word) is not None
+
+
+def reads_inside(word: str, place: CommandPlace) -> bool:
+    """Tell if `word` names a file in the workspace that may be read."""
+    return _fits(WordKind.FILE, word, place)
 
 
 def _in_workspace(word: str, place: CommandPlace) -> bool:

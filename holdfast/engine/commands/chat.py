@@ -27,7 +27,7 @@ from holdfast.engine.commands.session import (
     named_model,
 )
 from holdfast.errors import Refused
-from holdfast.gateway import ChatSession, ChatStatus, FileDiff
+from holdfast.gateway import ChatSession, ChatStatus, FileDiff, ProcessView
 
 
 class Conversation:
@@ -104,6 +104,18 @@ class Conversation:
     async def compact(self, focus: str) -> Filling | None:
         """Replace the beginning of what the model reads by notes."""
         return await (await self._current()).compact(focus)
+
+    async def processes(self) -> Sequence[ProcessView]:
+        """Return the background processes of this session."""
+        return await (await self._current()).processes()
+
+    async def process_output(self, process_id: str) -> str:
+        """Return the end of the output of a process of this session."""
+        return await (await self._current()).process_output(process_id)
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        """Kill a process of this session."""
+        return await (await self._current()).kill_process(process_id)
 
     async def sessions(self) -> Sequence[ChatSession]:
         """Return the sessions of this conversation, oldest first."""

@@ -20,13 +20,13 @@ from holdfast.core.session.compaction import Filling
 from holdfast.core.session.replies import SUPERSEDED
 from holdfast.core.session.session import ModelChosen, SessionReopened, Undone
 from holdfast.core.session.session import SessionStatus as SessionStatus
-from holdfast.core.types import CallId, Fact, Owner, RunId, SessionKey, Usage, Value
+from holdfast.core.types import CallId, Fact, Owner, ProcessId, RunId, SessionKey, Usage, Value
 from holdfast.engine.clock import Clock
 from holdfast.engine.reads import view_of
 from holdfast.engine.runs.asking import Asking
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import Refused
-from holdfast.gateway import ChatStatus, DiffQuery, FileDiff, Gateway, RunQuery
+from holdfast.gateway import ChatStatus, DiffQuery, FileDiff, Gateway, ProcessView, RunQuery
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
 
@@ -35,6 +35,9 @@ NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; 
 RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
 NOTHING_YET = "This session has no messages yet."
 MESSAGE_FIRST = "Send a message first, then choose the model."
+NO_PROCESS = "No process of this session has that id, or several have. /ps lists them."
+PROC = "proc_"  # begins every id of a process, and may be left out
+PROCESS_OUTPUT = 4 * 1024  # bytes
 LAST = "last"  # stands for the last run
 RUNS = 100  # among which a run is looked for
 NO_SUCH_RUN = "No run of this session has that id."
@@ -235,6 +238,35 @@ class CommandSession(Value):
             _check_idle(loaded)  # it may have taken a while
             await self._parts.sessions.append(loaded, done).wait()
             return self._parts.asking.filling(loaded)
+
+    async def processes(self) -> Sequence[ProcessView]:
+        """Return the background processes of this session, oldest first, ended ones too."""
+        background = self._parts.gateway.background
+        return await background.listed(self._whose, self.key.session_id, ended=True)
+
+    async def process_output(self, named: str) -> str:
+        """Return the end of the output of a process of this session."""
+        found = await self._process(named)
+        return await self._parts.gateway.background.output(self._whose, found, PROCESS_OUTPUT)
+
+    async def kill_process(self, named: str) -> ProcessView:
+        """Kill a process of this session."""
+        found = await self._process(named)
+        return await self._parts.gateway.background.kill(self._whose, found)
+
+    @property
+    def _whose(self) -> Principal:
+        """The sender, as a principal for the owner of this session."""
+        return self._by if self._by.owner == self.key.owner else self._by.among(self.key.owner)
+
+    async def _process(self, named: str) -> ProcessId:
+        """Return the process of this session whose id is or begins with `named`."""
+        known = [view.process.id for view in await self.processes()]
+        match [p for p in known if p.removeprefix(PROC).startswith(named.removeprefix(PROC))]:
+            case [found]:
+                return found
+            case _:
+                raise Refused("process_not_found", NO_PROCESS)
 
     async def first_words(self) -> str:
         """Return the first message, on one line."""

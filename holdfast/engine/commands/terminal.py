@@ -43,6 +43,7 @@ from holdfast.gateway import (
     CommandGiven,
     CommandView,
     FileDiff,
+    ProcessView,
 )
 from holdfast.journal.journal import RunFilter
 
@@ -243,6 +244,18 @@ class TerminalTarget:
     async def compact(self, focus: str) -> Filling | None:
         """Replace the beginning of what the model reads by notes."""
         return await self._here.compact(focus)
+
+    async def processes(self) -> Sequence[ProcessView]:
+        """Return the background processes of this session."""
+        return await self._here.processes()
+
+    async def process_output(self, process_id: str) -> str:
+        """Return the end of the output of a process of this session."""
+        return await self._here.process_output(process_id)
+
+    async def kill_process(self, process_id: str) -> ProcessView:
+        """Kill a process of this session."""
+        return await self._here.kill_process(process_id)
 
     async def sessions(self) -> Sequence[ChatSession]:
         """Return the operator's latest sessions, oldest first."""

@@ -28,6 +28,7 @@ from holdfast.core.approval.approval import (
     RunDoor,
     RunPrincipal,
 )
+from holdfast.core.approval.decision import ask_for_host, decide_execution, decide_question
 from holdfast.core.approval.execution import execution_hash, render_all
 from holdfast.core.approval.rules import HostRule, Permission, is_under
 from holdfast.core.approval.tree import Tree
@@ -112,7 +113,7 @@ class Permits:
                 judged = Judged(Deny(text), "", None)
             case tool.Question():
                 context = self._context(loaded, run_id, Level.L0)
-                decision = approval.decide_question(
+                decision = decide_question(
                     permission.command,
                     permission.description,
                     permission.choices,
@@ -137,11 +138,11 @@ class Permits:
         """The decision about an execution. Only what is asked about is looked at more closely."""
         request, level = judge.request, judge.level
         context = self._context(loaded, run_id, level)
-        decision = approval.decide_execution(request, context)
+        decision = decide_execution(request, context)
         if isinstance(decision, MustAsk):
             request = replace(request, trees=await self._look(loaded, call, judge))
             context = self._context(loaded, run_id, level)
-            decision = approval.decide_execution(request, context)
+            decision = decide_execution(request, context)
         execution, what = execution_hash(request), render_all(request)
         return Judged(decision, execution, level, what, request.trees)
 
@@ -220,7 +221,7 @@ class Permits:
         if now is None or now.stop_reason:
             return False  # its run is over: a question could not be shown
         context = self._context(loaded, run_id, Level.L2)
-        decision = approval.ask_for_host(host, command, context)
+        decision = ask_for_host(host, command, context)
         judged = Judged(decision, "", Level.L2, f"connect to {host}")
         if not isinstance(decision, MustAsk):
             await self._audit(_entry(loaded, run_id, call_id, judged))

@@ -274,8 +274,14 @@ class Calls:
             outcome = await self._guarded(adopt, tool, context, arguments)
         await self._record(at, context, tool, outcome, 0.0)
 
-    async def abort(self, run: DrivenRun, calls: Sequence[Call]) -> None:
-        """Clean up after the calls of a stopped run. Never raises: the run ends anyway."""
+    async def abort(
+        self, run: DrivenRun, calls: Sequence[Call]
+    ) -> dict[CallId, tuple[FileChanged, ...]]:
+        """End what is left of calls whose run is stopped; return the files they had changed.
+
+        Never raises: the run ends anyway.
+        """
+        changed: dict[CallId, tuple[FileChanged, ...]] = {}
         begun = (machine.CallStatus.STARTED, machine.CallStatus.DOUBTFUL)
         for call in calls:
             tool = self._toolbox.find(call.proposal.tool)
@@ -286,9 +292,11 @@ class Calls:
                 context = self._context(at, progress, "")
             try:
                 with anyio.move_on_after(ABORT_S):
-                    await tool.abort(context)
+                    made = await tool.abort(context)
+                    changed[at.call_id] = outcomes.changes(context, made, self._redactor)
             except Exception:
                 log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
+        return changed
 
     async def _record(
         self,

@@ -104,6 +104,13 @@ class Processes:
                 for process_id in left:
                     group.start_soon(self._hands.kill, process_id)
 
+    async def kill(self, process_id: ProcessId) -> None:
+        """End one, and wait until that is recorded."""
+        await self._hands.kill(process_id)
+        if (recorded := self._watched.get(process_id)) is not None:
+            with anyio.move_on_after(RECORD_S):
+                await recorded.wait()
+
     async def kill_all(self, *, last: bool) -> None:
         """End all but the detached. The last time, until that is written down."""
         self._closing = True

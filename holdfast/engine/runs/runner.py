@@ -102,12 +102,13 @@ class Runner:
 
     async def _abort(self, at: DrivenRun, calls: Sequence[Call]) -> None:
         """End what the calls of a stopped run left behind, then record how they ended."""
-        await self._calls.abort(at, calls)
+        changed = await self._calls.abort(at, calls)
         if (now := at.now) is not None:  # it may have changed meanwhile
-            left = now.calls.values()
-            settled = (outcomes.aborted(at.id, c, self._calls.on_crash(c)) for c in left)
-            withdrawn = answers.withdraw(at.loaded.session, at.id, now.stop_reason)
-            at.record(*withdrawn, *settled)
+            facts: list[Fact] = [*answers.withdraw(at.loaded.session, at.id, now.stop_reason)]
+            for call in now.calls.values():
+                facts += changed.get(call.proposal.call_id, ())
+                facts.append(outcomes.aborted(at.id, call, self._calls.on_crash(call)))
+            at.record(*facts)
 
     def _resume(self, at: DrivenRun, cause: str) -> None:
         facts: list[Fact] = [run.RunResumed(run_id=at.id, cause=cause)]

@@ -246,6 +246,12 @@ class Commands:
         """Return the reader of its output, as far as that is still stored."""
         return Output(self._spawner.spool(process_id), self._redactor)
 
+    def last_output(self, process_id: ProcessId, limit: int) -> str:
+        """Return the last `limit` bytes of its output, redacted; empty if none is stored."""
+        live = self._live.get(process_id)
+        over = live is None or live.ended is not None
+        return self.output(process_id).news(0, limit, over=over)[0]
+
     def unread(self, process_id: ProcessId, limit: int, *, over: bool) -> tuple[str, int]:
         """Return its output since the last call of `unread`, and how many bytes were skipped."""
         after = self._read.get(process_id, 0)

@@ -7,17 +7,26 @@ be resolved is `ASTRAY`, and the user is asked. If the line changes its director
 resolved from every directory it could be in. If there are too many of those, no word is resolved,
 and the user is asked too.
 
+A file that a redirection writes must be one that `write_file` would write unasked: an ordinary
+file in the workspace, or none yet, that no program runs by itself. No link may lead to it.
+
 A change between this check and the start of the command is detected when the hash is computed
 again. Changes after that are contained by the sandbox.
 """
 
 import os
 import stat
+from pathlib import Path
 
+from holdfast.core.approval import autorun
 from holdfast.core.approval.execution import Opaque, Parsed, Seen
-from holdfast.tools.fs.openat import beneath, descriptor
+from holdfast.errors import ToolFailed
+from holdfast.tools.fs.openat import beneath, descriptor, open_root, walk
 from holdfast.tools.fs.roots import below
+from holdfast.tools.fs.workspace import FileGate
 
+OUTSIDE = "it is not in the workspace"
+NOT_ORDINARY = "a link leads there, it has several names, or it is no ordinary file"
 PLACES = 16  # directories that a line could be in, with each `cd` executed or not
 _NAME = 255  # maximum bytes of a file name, on every file system
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC
@@ -28,7 +37,8 @@ def follow(what: Parsed | Opaque, cwd: str, workspace: str) -> dict[str, Seen]:
     """Return each word that could be a path in the workspace, and what it is. Reads the disk."""
     if isinstance(what, Opaque):
         return {}
-    words = sorted({word for argv in what.commands for word in argv[1:]})
+    read = [redirect.target for redirect in what.redirections if redirect.reads]
+    words = sorted({*read, *(word for argv in what.commands for word in argv[1:])})
     inside = [word for word in words if _is_inside(word, workspace)]
     places = _places(what, cwd)
     if len(places) > PLACES:
@@ -41,6 +51,63 @@ def follow(what: Parsed | Opaque, cwd: str, workspace: str) -> dict[str, Seen]:
         return {}
     with descriptor(root):
         return {word: _worst(root, workspace, places, word) for word in inside}
+
+
+def targets(what: Parsed | Opaque, cwd: str, workspace: str) -> dict[str, str]:
+    """Return each file that a redirection writes, and why to ask for it, if so. Reads the disk."""
+    if isinstance(what, Opaque) or not what.writes:
+        return {}
+    wanted = {redirect.target for redirect in what.redirections if redirect.writes}
+    places = _places(what, cwd)
+    if len(places) > PLACES:
+        return dict.fromkeys(wanted, NOT_ORDINARY)
+    if not os.path.lexists(workspace):  # it is created when the first command starts
+        return {word: _why_asked_by_name(word, places, workspace) for word in wanted}
+    try:
+        with FileGate(Path(workspace)) as gate, descriptor(open_root(workspace)) as root:
+            found = {word: _why_asked(gate, root, workspace, places, word) for word in wanted}
+    except (ToolFailed, OSError):
+        return dict.fromkeys(wanted, NOT_ORDINARY)
+    return found
+
+
+def _why_asked(gate: FileGate, root: int, workspace: str, places: set[str], word: str) -> str:
+    """Return why to ask before `word` is written, in any directory that the line could be in."""
+    if why := _why_asked_by_name(word, places, workspace):
+        return why
+    for place in sorted(places):
+        path = os.path.relpath(os.path.join(place, word), workspace)
+        if not _is_ordinary(root, path):
+            return NOT_ORDINARY
+        try:
+            real, why = gate.why_asked(path)
+        except ToolFailed:
+            return NOT_ORDINARY
+        if why or real != path:
+            return why or NOT_ORDINARY
+    return ""
+
+
+def _why_asked_by_name(word: str, places: set[str], workspace: str) -> str:
+    """Return the same, as far as the name tells."""
+    full = [os.path.join(place, word) for place in sorted(places)]
+    if not _is_inside(word, workspace) or not all(below(path, workspace) for path in full):
+        return OUTSIDE
+    reasons = (autorun.why_asked(os.path.relpath(path, workspace)) for path in full)
+    return next(filter(None, reasons), "")
+
+
+def _is_ordinary(root: int, path: str) -> bool:
+    """Return whether it is a regular file with one name, or none yet, and no link leads to it."""
+    try:
+        fd = walk(root, path, _LOOK)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    with descriptor(fd):
+        state = os.fstat(fd)
+    return stat.S_ISREG(state.st_mode) and state.st_nlink == 1
 
 
 def _is_inside(word: str, workspace: str) -> bool:

@@ -186,6 +186,8 @@ def _words(what: Parsed | Opaque) -> list[str]:
     """Return everything that could be a file name: words, and parts of words."""
     if isinstance(what, Parsed):
         words = [word for argv in what.commands for word in argv]
+        words += [redirect.target for redirect in what.redirections if redirect.reads]
+        words += [value for of_one in what.variables for _, value in of_one]
     else:
         words = _split(what.text)
     parts = dict.fromkeys(part for word in words for part in (word, *_PART.findall(word)))

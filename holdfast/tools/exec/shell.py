@@ -1,9 +1,11 @@
 """Parse a command line to literal words, or give the reason why it is more than that.
 
 tree-sitter parses the line. Only listed node types are accepted, and every character must belong
-to a node or be a space between two. The list has no expansion, substitution, redirection,
-assignment, here-document, glob, tilde, brace, background command, function, comment, or backslash
-outside of quotes. The parser may still differ from bash somewhere. So the parsed words are what
+to a node or be a space between two. The list has no expansion, substitution, here-document, glob,
+tilde, brace, background command, function, comment, or backslash outside of quotes. Variables
+before a command are accepted if their values are literal words, redirections behind its words if
+their targets are. The parser attaches a redirection to a whole pipeline or list; bash, and we,
+attach it to the command before it. The parser may still differ from bash somewhere. So the parsed words are what
 runs (`serialise`), never the original text. A fuzz test against bash checks that both mean the
 same.
 """
@@ -15,7 +17,16 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from holdfast.core.approval.execution import RESERVED, Opaque, Operator, Parsed, serialise
+from holdfast.core.approval.execution import (
+    RESERVED,
+    Assignments,
+    Opaque,
+    Operator,
+    Parsed,
+    Redirect,
+    RedirectKind,
+    serialise,
+)
 from holdfast.core.text.escape import is_hidden
 
 if TYPE_CHECKING:
@@ -26,19 +37,20 @@ __all__ = ["parse", "serialise"]
 MOST_BYTES = 4_096
 MOST_COMMANDS = 10
 
-_NESTS = {"program", "list", "pipeline"}
+_NESTS = {"program", "list", "pipeline", "redirected_statement"}
+_REDIRECT = "file_redirect"
+_OUTPUTS, _INPUTS = ("1", "2"), ("0",)  # descriptors that a redirection may name
 _OPERATORS = {str(operator) for operator in Operator}
 # \w takes letters of every script and no symbol; a tilde behind a letter is one, as in HEAD~1.
 _WORD = re.compile(r"(?:[\w./,:@%+=^-]|(?<=\w)~)+")
 _STRING = re.compile(r'"((?:[^$`"\\]|\\.)*)"')
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ESCAPED = re.compile(r'\\([$`"\\])')
 
 
-_MOST_QUOTED = 40  # characters of a redirection that a reason repeats
 _UNPARSED = "a part of it cannot be parsed"
 _CONSTRUCTS = {  # node types of tree-sitter-bash
-    "redirected_statement": "a redirection",
-    "file_redirect": "a redirection",
+    "file_redirect": "a redirection of a kind that is not read",
     "heredoc_redirect": "a here-document",
     "herestring_redirect": "a here-string",
     "simple_expansion": "a variable",
@@ -110,13 +122,35 @@ def _commands(source: bytes) -> Parsed:
         _check_gap(source[: leaves[0].start_byte] + source[leaves[-1].end_byte :])
     if len(leaves) > 1 and leaves[-1].type == ";":
         del leaves[-1]
-    commands, operators = leaves[::2], leaves[1::2]
-    between = tuple(_operator(node) for node in operators)
+    return _parsed(leaves, source)
+
+
+def _parsed(leaves: list["Node"], source: bytes) -> Parsed:
+    """Read commands, each with the redirections behind it, and operators, in turn."""
+    commands: list[Node] = []
+    operators: list[Node] = []
+    redirects: list[list[Redirect]] = []
+    for leaf in leaves:
+        between = len(operators) == len(commands)  # a command must follow
+        if leaf.type == _REDIRECT and not between:
+            redirects[-1].append(_redirect(leaf, source))
+        elif between:
+            commands.append(leaf)
+            redirects.append([])
+        else:
+            operators.append(leaf)
+    read = tuple(_command(node, source) for node in commands)
+    joined = tuple(_operator(node) for node in operators)
     if len(commands) != len(operators) + 1:
         raise _NotLiteral("it is not a plain sequence of commands")
     if len(commands) > MOST_COMMANDS:
         raise _NotLiteral(f"it has more than {MOST_COMMANDS} commands")
-    return Parsed(tuple(_argv(node, source) for node in commands), between)
+    return Parsed(
+        tuple(argv for _, argv in read),
+        joined,
+        tuple(map(tuple, redirects)) if any(redirects) else (),
+        tuple(variables for variables, _ in read) if any(v for v, _ in read) else (),
+    )
 
 
 @cache
@@ -149,7 +183,7 @@ def _operator(node: "Node") -> Operator:
     return Operator(node.type)
 
 
-def _argv(node: "Node", source: bytes) -> tuple[str, ...]:
+def _command(node: "Node", source: bytes) -> tuple[Assignments, tuple[str, ...]]:
     if node.type != "command":
         raise _unlisted(node)
     for before, after in pairwise(node.children):
@@ -157,7 +191,8 @@ def _argv(node: "Node", source: bytes) -> tuple[str, ...]:
         _check_gap(gap)
         if not gap:
             raise _NotLiteral("two words are not separated by a space")
-    name, *words = node.children
+    variables = [child for child in node.children if child.type == "variable_assignment"]
+    name, *words = node.children[len(variables) :]
     if name.type != "command_name" or len(name.children) != 1:
         raise _unlisted(name)
     first = _literal(name.children[0], source)
@@ -165,7 +200,42 @@ def _argv(node: "Node", source: bytes) -> tuple[str, ...]:
         raise _NotLiteral("a command begins with a shell keyword or an assignment")
     if first.startswith("%"):  # bash reads it as a job, even in quotes
         raise _NotLiteral("a command begins with a job (%)")
-    return (first, *(_literal(word, source) for word in words))
+    argv = (first, *(_literal(word, source) for word in words))
+    return tuple(_variable(one, source) for one in variables), argv
+
+
+def _variable(node: "Node", source: bytes) -> tuple[str, str]:
+    """Read `NAME=value`. An array, `+=` and a tilde in the value, which bash expands, are more."""
+    name, _, value = _text(node, source).partition("=")
+    parts = node.children
+    if not _NAME.fullmatch(name) or [part.type for part in parts[:2]] != ["variable_name", "="]:
+        raise _unlisted(node)
+    if "~" in value or len(parts) > 3 or parts[-1].end_byte != node.end_byte:
+        raise _unlisted(node)
+    return name, _literal(parts[2], source) if len(parts) == 3 else ""
+
+
+def _redirect(node: "Node", source: bytes) -> Redirect:
+    """Read a redirection: `<`, `>`, `>>` or `&>` with a word, or one like `2>&1`."""
+    *fd, operator, target = node.children if len(node.children) > 1 else (None, None)
+    if operator is None or target is None or operator.type not in set(RedirectKind) or len(fd) > 1:
+        raise _unlisted(node)
+    kind = RedirectKind(operator.type)
+    if fd and (fd[0].type != "file_descriptor" or fd[0].end_byte != operator.start_byte):
+        raise _unlisted(node)
+    both = kind in (RedirectKind.BOTH, RedirectKind.BOTH_APPEND)
+    default = "0" if kind is RedirectKind.READ else "1"
+    number = _text(fd[0], source) if fd else default
+    if number not in (_INPUTS if kind is RedirectKind.READ else _OUTPUTS) or (both and fd):
+        raise _unlisted(node)
+    gap = source[operator.end_byte : target.start_byte]
+    _check_gap(gap)
+    word = _literal(target, source)
+    if kind is RedirectKind.SAME and (gap or word not in _OUTPUTS):
+        raise _unlisted(node)
+    if not word:
+        raise _unlisted(node)
+    return Redirect(kind, word, int(number))
 
 
 def _literal(node: "Node", source: bytes) -> str:
@@ -195,10 +265,7 @@ def _text(node: "Node", source: bytes) -> str:
 
 def _unlisted(node: "Node") -> _NotLiteral:
     """Name the syntax of a node that is not on the list, as the bash manual does."""
-    if node.type in ("string", "concatenation", "redirected_statement"):
+    if node.type in ("string", "concatenation"):
         node = next((child for child in node.children if child.type in _CONSTRUCTS), node)
     name = _CONSTRUCTS.get(node.type) or f"shell syntax ({node.type.replace('_', ' ')})"
-    text = (node.text or b"").decode()
-    if node.type == "file_redirect" and len(text) <= _MOST_QUOTED:
-        name += f" ({text})"
     return _NotLiteral(f"it uses {name}")

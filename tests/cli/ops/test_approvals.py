@@ -153,10 +153,10 @@ async def test_standing_permissions_are_listed_and_revoked(
     nothing = await place.holdfast("approvals", "rules")
     assert (nothing.code, nothing.out) == (0, f"{approvals.NO_PERMISSIONS}\n")
     assert (await place.holdfast("approvals", "rules", "--json")).out == ""
-    await _permit(place, it, "touch one")
-    await _permit(place, it, "touch two")
+    await _permit(place, it, "truncate -s 0 one")
+    await _permit(place, it, "truncate -s 0 two")
     listed = (await place.holdfast("approvals", "rules")).out.splitlines()
-    for line, command in zip(listed, ("touch one", "touch two"), strict=True):
+    for line, command in zip(listed, ("truncate -s 0 one", "truncate -s 0 two"), strict=True):
         assert line.partition("  ")[2].startswith(f"exactly {command} in ")
     first, second = (line.split()[0] for line in listed)
     (rule, _) = (await place.holdfast("approvals", "rules", "--json")).out.splitlines()

@@ -3,11 +3,19 @@
 import io
 
 import pytest
+from prompt_toolkit.completion import DummyCompleter
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput, Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from holdfast.cli.tui.attention import Attention, notification
+from holdfast.api.schema.events import Event
+from holdfast.cli.tui.attention import LONG_S, Attention, notification
+from holdfast.cli.tui.input.paste import Pastes
+from holdfast.cli.tui.style import Style
+from holdfast.cli.tui.ui import Ui
+from holdfast.core.inbox import Mode
 
 HOSTILE = "a\x07b\x1b]0;c\x9bd\n;e\u202e"
 
@@ -43,6 +51,21 @@ def test_a_terminal_that_would_print_sequences_gets_only_the_bell() -> None:
     it.show_title("y")
     it.restore()
     assert written.getvalue() == "\a"
+
+
+@pytest.mark.promise("TERM-02")
+@pytest.mark.anyio
+@pytest.mark.parametrize(("took_s", "calls"), [(LONG_S - 1, 0), (LONG_S, 1)])
+async def test_the_end_of_a_long_run_calls_the_user(took_s: float, calls: int) -> None:
+    output, written = _terminal()
+    with create_pipe_input() as typed:
+        ui = Ui(
+            Style(False), lambda _: None, DummyCompleter(), InMemoryHistory(), Pastes(),
+            mode=Mode.INTERRUPT, typed=typed, output=output,
+        )  # fmt: skip
+        ui.show(Event("run.started", 1, "run_1", timestamp=1000.0))
+        ui.show(Event("run.completed", 2, "run_1", timestamp=1000.0 + took_s))
+    assert written.getvalue().count("\x1b]9;") == calls
 
 
 def test_paper_gets_nothing() -> None:

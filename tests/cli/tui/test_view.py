@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.events import Event
 from holdfast.api.schema.runs import UsageObject
 from holdfast.cli.run import approval, notes
 from holdfast.cli.tui.style import Style, amount, cut, seconds
+from holdfast.cli.tui.unfold.changes import SHOWN
 from holdfast.cli.tui.view import FAILED, INTERRUPTED_BY_NEXT, View
 from holdfast.core.run.run import Incomplete
 
@@ -72,14 +74,49 @@ def test_a_call_is_one_line_and_unfolds() -> None:
     told.hear("tool.started", preview="make test", **call)
     told.hear("tool.progress", call_id="c", delta="one\ntwo\nthree\nfour\n")
     assert told.view.live("⠋") == ["⠋ terminal  make test · 10s", "│ two", "│ three", "│ four"]
+    whole = told.view.details("c") or []
+    assert [r for r in whole if r.startswith("│")] == ["│ one", "│ two", "│ three", "│ four"]
     told.hear("tool.completed", duration=1.5, **call)
     assert told.lines[-1] == "✓ terminal  make test · 1.5s"
-    assert [r for r in told.view.details() if r.startswith("│")] == [
-        "│ one",
-        "│ two",
-        "│ three",
-        "│ four",
+    assert told.view.details("c") is None
+
+
+@pytest.mark.promise("TERM-04")
+def test_changed_files_are_listed_below_their_call_and_kinds_look_different() -> None:
+    told = Told()
+    told.begin()
+    told.hear("tool.started", call_id="c", tool="write_file")
+    for kind, path in (("created", "a"), ("replaced", "b"), ("patched", "c"), ("deleted", "d")):
+        counts: dict[str, Any] = {
+            "added": 12 * (kind != "deleted"),
+            "removed": 3 * (kind != "created"),
+        }
+        told.hear("file.changed", call_id="c", path=path, kind=kind, **counts)
+    told.hear("tool.completed", call_id="c", tool="write_file", duration=1.0)
+    assert told.lines[-4:] == [
+        "  +12 new file a",
+        "  +12 −3 replaced b",
+        "  +12 −3 c",
+        "  −3 deleted d",
     ]
+
+
+@pytest.mark.promise("TERM-04")
+def test_a_few_lines_of_the_diff_stand_below_the_call() -> None:
+    told = Told(colour=True)
+    told.begin()
+    text = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,9 @@\n same\n-old\n"
+    text += "".join(f"+new {n} \x1b[2J\n" for n in range(9))
+    diff = FileDiffObject(
+        "x", "patched", 9, 1, "", "", 0, 0, binary=False, diff=text, cut=False, pruned=False
+    )
+    told.hear("file.changed", call_id="c", path="x", kind="patched", added=9, removed=1)
+    told.view.diffs = (diff,)
+    told.hear("tool.completed", call_id="c", tool="patch", duration=1.0)
+    shown = told.lines[-1 - SHOWN :]
+    assert shown[0] == "    \x1b[31m-old\x1b[0m"
+    assert shown[1].startswith("    \x1b[32m+new 0 ␛[2J")
+    assert shown[-1] == "\x1b[2m    … 2 more: Ctrl-O shows all\x1b[0m"
 
 
 def test_a_call_that_failed_says_how() -> None:
@@ -268,10 +305,10 @@ def test_nothing_that_is_said_steers_the_terminal(hostile: str) -> None:
     told.hear("message.delta", turn=1, delta=f"{hostile}\n\n")
     told.hear("tool.started", call_id="c", tool="terminal", preview=hostile)
     told.hear("tool.progress", call_id="c", delta=hostile)
-    shown = "\n".join([*told.lines, *told.view.live("⠋")])
+    shown = "\n".join([*told.lines, *told.view.live("⠋"), *(told.view.details("c") or ())])
     told.hear("tool.completed", call_id="c", tool="terminal", summary=hostile)
     told.hear("run.failed", error=hostile)
-    shown += "\n".join([*told.lines, *told.view.details()])
+    shown += "\n".join(told.lines)
     assert not {"\x1b", "\r", "\u202e"} & set(shown)
 
 

@@ -8,15 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from holdfast.core.approval.approval import (
-    DETACHED,
     EXPIRY_S,
     GRANT_S,
-    NO_SANDBOX,
-    ONLY_ONCE,
-    OPEN_INPUT,
-    OPEN_PROMPTS,
-    OUTSIDE_SANDBOX,
-    TOO_MANY_PROMPTS,
     Accept,
     Approval,
     ApprovalDenied,
@@ -42,16 +35,25 @@ from holdfast.core.approval.approval import (
     RunPrincipal,
     Standing,
     TooLate,
-    ask_for_host,
     decide,
-    decide_execution,
-    decide_question,
     evolve,
     grants,
     is_weaker,
     limit_choice,
     permissions,
     standing,
+)
+from holdfast.core.approval.decision import (
+    DETACHED,
+    NO_SANDBOX,
+    ONLY_ONCE,
+    OPEN_INPUT,
+    OPEN_PROMPTS,
+    OUTSIDE_SANDBOX,
+    TOO_MANY_PROMPTS,
+    ask_for_host,
+    decide_execution,
+    decide_question,
 )
 from holdfast.core.approval.execution import ExecutionRequest, Opaque, Operator, Parsed, Seen, Wants
 from holdfast.core.approval.rules import (
@@ -182,11 +184,11 @@ TestQuestion.settings = settings(
 
 SESSION = SessionKey(OPERATOR, SessionId("s"))
 USER = frozenset({Role.RUN})
-BUILD = Parsed((("make", "all"),))
+BUILD = Parsed((("deploy", "all"),))
 REQUEST_TO_BUILD = ExecutionRequest(
     what=BUILD,
     cwd="/w/src",
-    programs={"make": "/usr/bin/make", "ls": "/usr/bin/ls"},
+    programs={"deploy": "/usr/bin/deploy", "ls": "/usr/bin/ls"},
     files={},
     environment={},
     stdin="",
@@ -198,7 +200,7 @@ REQUEST_TO_BUILD = ExecutionRequest(
 THIS_LINE = LineRule(
     what=BUILD, cwd="/w/src", programs=dict(REQUEST_TO_BUILD.programs), workspace="/w"
 )
-SCRIPT = replace(REQUEST_TO_BUILD, what=Opaque("make > log", "it has a redirect"))
+SCRIPT = replace(REQUEST_TO_BUILD, what=Opaque("deploy > log", "it has a redirect"))
 LISTING = replace(REQUEST_TO_BUILD, what=Parsed((("ls", "-la"),)))
 CONTEXT = ExecutionContext(
     principal=RunPrincipal(OPERATOR, USER),
@@ -234,8 +236,10 @@ def test_an_unknown_command_is_asked_about_and_offers_exactly_itself() -> None:
     ask = asked(REQUEST_TO_BUILD, CONTEXT)
     assert ask.choices == (Choice.ONCE, Choice.SESSION, Choice.DENY)
     assert ask.offers == (THIS_LINE,)
-    assert ask.command == "make all"
-    assert "exactly make all in /w/src (programs: /usr/bin/ls, /usr/bin/make; " in ask.description
+    assert ask.command == "deploy all"
+    assert (
+        "exactly deploy all in /w/src (programs: /usr/bin/deploy, /usr/bin/ls; " in ask.description
+    )
     assert "Sandbox: L2" in ask.description
     assert ask.expires_at == 1_600.0
 
@@ -287,8 +291,8 @@ def test_a_harmless_command_runs_but_not_with_an_environment_of_its_own() -> Non
 
 
 def test_one_unknown_command_in_a_line_makes_the_line_unknown() -> None:
-    both = Parsed((("ls",), ("make", "all")), (Operator.AND,))
-    assert asked(replace(REQUEST_TO_BUILD, what=both), CONTEXT).command == "ls && make all"
+    both = Parsed((("ls",), ("deploy", "all")), (Operator.AND,))
+    assert asked(replace(REQUEST_TO_BUILD, what=both), CONTEXT).command == "ls && deploy all"
 
 
 @pytest.mark.parametrize("request_", [REQUEST_TO_BUILD, SCRIPT, LISTING])
@@ -415,10 +419,10 @@ def test_a_grant_holds_for_its_session_its_user_and_its_time(
 @pytest.mark.parametrize(
     "changed",
     [
-        {"what": Parsed((("make", "install"),))},
+        {"what": Parsed((("deploy", "install"),))},
         {"cwd": "/w"},
-        {"programs": {"make": "/w/make", "ls": "/usr/bin/ls"}},
-        {"what": Parsed((("make", "all"), ("make", "all")), (Operator.THEN,))},
+        {"programs": {"deploy": "/w/deploy", "ls": "/usr/bin/ls"}},
+        {"what": Parsed((("deploy", "all"), ("deploy", "all")), (Operator.THEN,))},
     ],
 )
 def test_a_granted_line_covers_nothing_but_itself(changed: dict[str, object]) -> None:
@@ -426,9 +430,9 @@ def test_a_granted_line_covers_nothing_but_itself(changed: dict[str, object]) ->
 
 
 def test_a_rule_of_the_operator_counts_beside_those_that_are_built_in() -> None:
-    rule = Rule(exe="make", rest=WordKind.TEXT, program="/usr/bin/make")
+    rule = Rule(exe="deploy", rest=WordKind.TEXT, program="/usr/bin/deploy")
     context = replace(CONTEXT, standing=(rule,))
-    both = replace(REQUEST_TO_BUILD, what=Parsed((("ls",), ("make", "all")), (Operator.AND,)))
+    both = replace(REQUEST_TO_BUILD, what=Parsed((("ls",), ("deploy", "all")), (Operator.AND,)))
     assert decide_execution(both, context) == MayRun(Ground.GRANTED)
 
 
@@ -579,7 +583,7 @@ def test_permissions_are_standing_rules_and_valid_grants_of_the_session() -> Non
 
 
 def test_offers_and_grants_survive_encoding() -> None:
-    rule = Rule(exe="make", flags=frozenset({"-k"}), valued={"-j": WordKind.NUMBER})
+    rule = Rule(exe="deploy", flags=frozenset({"-k"}), valued={"-j": WordKind.NUMBER})
     offered = replace(REQUESTED, offers=(THIS_LINE, HostRule(name="packages.example"), rule))
     encoded = msgspec.json.encode(offered)
     assert msgspec.json.decode(encoded, type=ApprovalRequested) == offered
@@ -599,7 +603,7 @@ def test_the_model_s_purpose_is_marked_and_shortened_and_cannot_look_like_our_te
 
 def test_a_question_shows_the_input_whole_and_permits_it_once_only() -> None:
     ask = asked(replace(REQUEST_TO_BUILD, stdin="rm x\n\u202eecho"), CONTEXT)
-    assert ask.command == "make all\nwith this input:\n| rm x\n| \\u{202e}echo"
+    assert ask.command == "deploy all\nwith this input:\n| rm x\n| \\u{202e}echo"
     assert (ask.choices, ask.offers) == ((Choice.ONCE, Choice.DENY), ())
 
 

@@ -34,6 +34,7 @@ EXAMPLES = {
     WordKind.TYPE: ("f", "f,d"),
     WordKind.FORMAT: ("+%s", "+%Y-%m-%d"),
     WordKind.LAYOUT: ("%s %n", "%y"),
+    WordKind.LINES: ("5p", "1,20p", "3,$p", "$p", "1,5p;5q"),
 }
 
 

@@ -24,10 +24,12 @@ from holdfast.core.approval.approval import (
     Role,
     RunDoor,
     RunPrincipal,
-    decide_execution,
 )
+from holdfast.core.approval.decision import decide_execution
 from holdfast.core.approval.execution import execution_hash
+from holdfast.core.approval.families import family
 from holdfast.core.approval.harmless import HARMLESS as RULES
+from holdfast.core.approval.rules import CommandPlace, OutputRule, Permission
 from holdfast.core.types import OPERATOR, SessionId, SessionKey
 from holdfast.tools.exec import plan
 from holdfast.tools.exec.shell import parse
@@ -49,6 +51,8 @@ def commands(name: str) -> list[str]:
 
 
 HOSTILE, HARMLESS = commands("hostile.txt"), commands("harmless.txt")
+AFTER_GRANTS = commands("granted.txt")
+LEAST_AFTER_GRANTS = 300
 
 
 def furnish(workspace: Path) -> None:
@@ -62,6 +66,8 @@ def furnish(workspace: Path) -> None:
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / path).write_text("#!/bin/sh\nid > pwned\n")
         (workspace / path).chmod(0o755)
+    (workspace / "twin").hardlink_to(workspace / "b.txt")
+    (workspace / ".git" / "hooks").mkdir(parents=True)
     (workspace / "d1").mkdir()
     os.mkfifo(workspace / "pipe")
     leads_to = {
@@ -125,6 +131,69 @@ def test_the_corpora_have_the_documented_sizes() -> None:
 @pytest.mark.promise("ASK-01")
 async def test_no_command_of_the_hostile_corpus_runs_unasked(it: Desk) -> None:
     assert [text for text in HOSTILE if not isinstance(await decided(it, text), MustAsk)] == []
+
+
+FAMILIES = (
+    *("git status", "git add x", "make test", "pytest -q", "npm test", "node x.js", "python x.py"),
+    *("jq . x", "curl -s localhost", "docker ps", "mkdir x", "touch x", "tree", "ruff check ."),
+    *("pip list", "cargo test", "go test", "tsc", "python3 -m x"),
+)
+
+
+def granted(workspace: Path) -> ExecutionContext:
+    """A session whose person has allowed every family, and output into files."""
+    place = CommandPlace(str(workspace), str(workspace))
+    rules: list[Permission] = [OutputRule(workspace=str(workspace))]
+    for text in FAMILIES:
+        argv = tuple(text.split())
+        rule = family(argv, (), f"/usr/bin/{argv[0]}", place)
+        assert rule is not None, text
+        rules.append(rule)
+    return replace(context(workspace), standing=tuple(rules))
+
+
+async def decided_with_grants(it: Desk, command: str) -> Decision:
+    """What becomes of `command` if everything that questions offer was granted before."""
+    found = await it.terminal.permit(it.context(), TerminalArguments(command))
+    assert isinstance(found, Judge)
+    names = {text.split()[0] for text in FAMILIES} | {rule.exe for rule in RULES}
+    programs = {**found.request.programs, **{name: f"/usr/bin/{name}" for name in names}}
+    return decide_execution(replace(found.request, programs=programs), granted(it.workspace))
+
+
+@pytest.mark.fault("F-32")
+@pytest.mark.promise("ASK-05", "ASK-06")
+async def test_no_attack_on_what_was_granted_runs_unasked(it: Desk) -> None:
+    texts = [text.replace("WORKSPACE", str(it.workspace)) for text in AFTER_GRANTS]
+    assert len(set(texts)) >= LEAST_AFTER_GRANTS
+    found = [(text, await decided_with_grants(it, text)) for text in texts]
+    assert [text for text, decision in found if not isinstance(decision, MustAsk)] == []
+
+
+@pytest.mark.promise("ASK-05", "ASK-06")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("pytest -q 2>&1 | tail -5", "cat a.txt > new.txt", "ls >> log.txt 2>&1", "git status -s"),
+        *("git log --oneline -5 | head", "cd src && pytest -x > out.log", "npm run build -- --all"),
+        *("CI=1 npm test", "PYTHONPATH=src python -m report", "make test && git add -A; ls"),
+        *("git commit -m 'a message'", "curl -s localhost:3000 | jq . > out.json", "ls > 'a b'"),
+    ],
+)
+async def test_what_was_granted_runs_unasked_in_any_plain_line(it: Desk, text: str) -> None:
+    assert await decided_with_grants(it, text) == MayRun(Ground.GRANTED)
+    assert isinstance(await decided(it, text), MustAsk)
+
+
+@pytest.mark.promise("ASK-06")
+async def test_a_link_put_in_the_place_of_an_output_file_is_noticed_at_the_start(it: Desk) -> None:
+    asked = TerminalArguments("cat a.txt > new.txt")
+    found = await it.terminal.permit(it.context(), asked)
+    assert isinstance(found, Judge)
+    judged = it.context(execution=execution_hash(found.request))
+    (it.workspace / "new.txt").symlink_to(".git/config")
+    assert isinstance(await it.terminal.run(judged, asked), ToolDenied)
+    assert not (it.workspace / ".git" / "config").exists()
 
 
 async def test_every_command_of_the_harmless_corpus_runs_unasked(it: Desk) -> None:
