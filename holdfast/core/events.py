@@ -81,6 +81,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.Grant,
         approval.Standing,
         process.ProcessStarted,
+        process.PortPublished,
         lifecycle.GatewayWanted,
         lifecycle.JournalRestored,
         delivery.DeliveryQueued,
