@@ -82,6 +82,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.Grant,
         approval.Standing,
         process.ProcessStarted,
+        process.PortPublished,
         lifecycle.GatewayWanted,
         lifecycle.JournalRestored,
         delivery.DeliveryQueued,

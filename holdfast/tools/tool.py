@@ -46,6 +46,14 @@ class Background(Value):
     detach: bool
 
 
+class PortChange(Value):
+    """A port of a process that was published, or closed."""
+
+    process_id: ProcessId
+    port: int
+    host_port: int  # 0: closed
+
+
 class Delegated(Value):
     """A task for a child run."""
 
@@ -67,6 +75,7 @@ class Done(Value):
     background: Background | None = None
     summary: str = ""  # short result for people, if it was not a plain success
     delegated: Delegated | None = None  # a background task, which the call does not wait for
+    port: PortChange | None = None
 
 
 class Unknown(Value):
@@ -224,6 +233,15 @@ class RunsCommands(Protocol):
 
     def last_output(self, process_id: ProcessId, limit: int) -> str:
         """Return the last `limit` bytes of its output, redacted; empty if none is stored."""
+
+    async def publish(self, process_id: ProcessId, port: int, host_port: int) -> int:
+        """Open a port of its network on this machine's loopback, and return its number there.
+
+        `host_port` 0: the same number, or a free one. Raises `ToolFailed` if that is not possible.
+        """
+
+    def close_port(self, process_id: ProcessId, port: int) -> None:
+        """Close a published port, if it is open."""
 
     def rest(self, session: SessionKey) -> None:
         """A run of the session has ended: hold nothing for it that no process needs."""

@@ -464,8 +464,15 @@ def _exceed(run: Run, event: ContextExceeded, at: float) -> Run:
 
 
 def _compact(run: Run, event: HistoryCompacted, at: float) -> Run:
-    usage = run.usage + event.usage
-    return replace(run, exceeded=False, compacted=run.turn + 1, usage=usage)
+    # Notes that cost something were reserved; a reservation of another request stays.
+    reserved = 0.0 if event.usage.cost_usd else run.reserved_usd
+    return replace(
+        run,
+        exceeded=False,
+        compacted=run.turn + 1,
+        usage=run.usage + event.usage,
+        reserved_usd=reserved,
+    )
 
 
 def _call_moved(run: Run, event: calls_machine.Event, at: float) -> Run:

@@ -340,7 +340,8 @@ class Calls:
                 )
                 begun = outcomes.child(context, outcome.delegated, background=True)
                 left = outcomes.background(context, outcome.background)
-                pending = at.record(*left, *begun, *changes, settled)
+                port = outcomes.port(context, outcome.port, at.loaded.session.processes)
+                pending = at.record(*left, *port, *begun, *changes, settled)
                 if outcome.background is not None:
                     self._begun(at.loaded, outcome.background.process_id)
             case ToolFailure(text=text):
