@@ -1,7 +1,11 @@
 """The longer help texts of the commands: purpose, examples, exit codes."""
 
+USAGE = """holdfast [options] ["MESSAGE"]
+       holdfast [options] COMMAND ..."""
+TO_TALK = "a message has a space, or follows two dashes: holdfast -- {}"
 TOP = """\
-Without a command, holdfast starts a conversation, or one run if the input comes from a pipe.
+Without a command, holdfast starts a conversation, or one run if the input comes from a pipe. A message
+in quotes (holdfast "why does the build fail?"), or after `--`, is what the conversation begins with.
 
 exit codes:
   0 done   1 the run failed, or there is a problem to fix   2 wrong usage
