@@ -18,12 +18,13 @@ import msgspec
 
 from bench import sections
 from bench.hands import hands
+from bench.long import long
 from bench.processes import Broken
 from bench.sections import Bench, say, scripted_model
 from bench.table import Figure, table
 from bench.terminal import terminal
 
-SECTIONS = {**sections.SECTIONS, "hands": hands, "terminal": terminal}
+SECTIONS = {**sections.SECTIONS, "hands": hands, "terminal": terminal, "long": long}
 BUSY = 0.7  # load average above which somebody else was at work
 
 

@@ -226,6 +226,17 @@ class BackgroundControl(Protocol):
     async def kill(self, by: Principal, process_id: ProcessId) -> ProcessView:
         """Kill it with all its children, and return how it ended; refused in the same way."""
 
+    async def publish(
+        self, by: Principal, process_id: ProcessId, port: int, host_port: int
+    ) -> ProcessView:
+        """Publish a port of it on this machine's loopback; `host_port` 0: the same or a free one.
+
+        Only for the operator. Refused with `port_not_published`.
+        """
+
+    async def close_port(self, by: Principal, process_id: ProcessId, port: int) -> ProcessView:
+        """Close a published port. Only for the operator."""
+
 
 class Gateway(Protocol):
     """The interface that all clients use."""
@@ -315,6 +326,7 @@ class ChatStatus(Value):
     suspended: bool
     health: Health
     now: float  # the time of this view
+    priced: bool = True  # the price of its model is known
     attempts: int = 0  # at asking the model that failed, before the next one
     retry_at: float = 0.0  # when it is asked again; 0: at once
     files: Sequence[InstructionFile] = ()  # with instructions, as its last run read them

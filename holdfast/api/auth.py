@@ -59,7 +59,7 @@ _STATUS = {
         "process_not_found model_not_found code_not_found user_not_found not_found",
         405: "method_not_allowed",
         408: "request_timeout",
-        409: "approval_not_active approval_not_pending run_begun run_not_accepting_steer "
+        409: "port_not_published approval_not_active approval_not_pending run_begun run_not_accepting_steer "
         "question_not_waiting session_not_marked session_suspended session_exists "
         "delivery_not_waiting idempotency_key_conflict misconfigured no_gateway",
         413: "body_too_large",

@@ -21,7 +21,14 @@ from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallSt
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.context import HistoryCompacted
 from holdfast.core.run.files import FileChanged
-from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted, describe_end
+from holdfast.core.run.process import (
+    PortClosed,
+    PortPublished,
+    ProcessEnded,
+    ProcessMatched,
+    ProcessStarted,
+    describe_end,
+)
 from holdfast.core.run.run import (
     MessageVoided,
     ModelAnswered,
@@ -246,6 +253,18 @@ def _process_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             }
         case ProcessMatched():
             return "process.matched", {"process_id": fact.process_id, "lines": fact.lines}
+        case PortPublished():
+            return "port.published", {
+                "process_id": fact.process_id,
+                "port": fact.port,
+                "host_port": fact.host_port,
+            }
+        case PortClosed():
+            return "port.closed", {
+                "process_id": fact.process_id,
+                "port": fact.port,
+                "reason": fact.reason,
+            }
         case ProcessEnded():
             return "process.ended", {
                 "process_id": fact.process_id,

@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     _add_sessions(commands)
     _add_approvals(commands)
     _add_processes(commands)
+    _add_ports(commands)
     _add_outbox(commands)
     _add_chats(commands)
     _add_records(commands)
@@ -287,6 +288,19 @@ def _add_processes(commands: _Commands) -> None:
     _flag(processes, "--all", "also list those that have ended lately")
 
 
+def _add_ports(commands: _Commands) -> None:
+    line = "list published ports of background processes; publish or close one"
+    ports = commands.add("ports", line, help.PORTS, "print JSON", handler="ops.ports")
+    ports.add_argument("what", nargs="?", choices=["list", "open", "close"], default="list")
+    ports.add_argument("port", nargs="?", metavar="PORT", type=_port)
+    what = "of this process (default: the one that was started last)"
+    ports.add_argument("--process", metavar="ID", type=_some_text, help=what)
+    what = "of a process of this session"
+    ports.add_argument("--session", metavar="ID", type=_some_text, help=what)
+    what = "the port on this machine (default: the same number, or a free one)"
+    ports.add_argument("--on", metavar="PORT", default=0, type=_port, help=what)
+
+
 def _add_outbox(commands: _Commands) -> None:
     line = "list undelivered chat messages; resend or drop them"
     outbox = commands.add("outbox", line, help.OUTBOX, "print JSON", handler="ops.outbox")
@@ -347,6 +361,12 @@ def _some_text(given: str) -> str:
     if not given.strip():
         raise argparse.ArgumentTypeError("is empty")
     return given
+
+
+def _port(given: str) -> int:
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= 65535:
+        raise argparse.ArgumentTypeError("must be 1 to 65535")
+    return int(given)
 
 
 def _count(given: str) -> int:

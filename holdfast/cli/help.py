@@ -124,6 +124,18 @@ the same for its session.
 
 exit codes: 0 done; 1 no such process; 2 the prefix matches several processes
 """
+PORTS = """List ports of background processes that are published on this machine; publish or close one.
+
+  holdfast ports                     list published ports, with their URLs
+  holdfast ports open 3000           publish port 3000 of the process that was started last
+  holdfast ports close 3000          close it; the process goes on
+
+Commands of a session have a network of their own: your browser cannot reach a server in it. A
+published port is forwarded from 127.0.0.1 of this machine, as long as the process and the gateway
+run. The model can ask for it too; then you are asked. Only ports from 1024 on can be published.
+
+exit codes: 0 done; 1 no such process or port, or it cannot be published
+"""
 OUTBOX = """List undelivered chat messages; resend or drop them.
 
   holdfast outbox                    list messages that wait or failed, newest first

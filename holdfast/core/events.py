@@ -66,6 +66,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
     {
         inbox.InputAdmitted,
         call.CallStarted,
+        files.FileChanging,
         call.CallCleared,
         call.CallAnswered,
         child.ChildBegun,
@@ -81,6 +82,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         approval.Grant,
         approval.Standing,
         process.ProcessStarted,
+        process.PortPublished,
         lifecycle.GatewayWanted,
         lifecycle.JournalRestored,
         delivery.DeliveryQueued,

@@ -26,7 +26,13 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import run as run_machine
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.context import HistoryCompacted
-from holdfast.core.run.process import ProcessEnded, ProcessMatched, ProcessStarted
+from holdfast.core.run.process import (
+    PortClosed,
+    PortPublished,
+    ProcessEnded,
+    ProcessMatched,
+    ProcessStarted,
+)
 from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunInterrupted
 from holdfast.core.session import checkpoint, replies
 from holdfast.core.session import session as session_machine
@@ -56,6 +62,8 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
     ProcessStarted,
     ProcessMatched,
     ProcessEnded,
+    PortPublished,
+    PortClosed,
     ChildBegun,
     ChildEnded,
     session_machine.SessionReopened,

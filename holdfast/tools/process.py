@@ -1,19 +1,23 @@
 """The `process` tool: list, read, feed and kill the session's background processes.
 
-It reaches only the session's own processes. No action needs an approval: a process was approved
-when it was started, including later input to it, and reading or killing it needs no more.
+It reaches only the session's own processes. Only `publish` needs an approval: a process was
+approved when it was started, including later input to it, and reading or killing it needs no more.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 import anyio
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.approval.approval import Choice
 from holdfast.core.run.call import OnCrash
-from holdfast.core.run.process import BackgroundProcess, ProcessEnded, describe_end
+from holdfast.core.run.process import BackgroundProcess, ProcessEnded, describe_end, may_publish
+from holdfast.core.session.answers import CHANGED_TEXT
+from holdfast.core.text.escape import escape
 from holdfast.core.types import ProcessId, Value
 from holdfast.errors import ToolFailed
 from holdfast.tools.exec.commands import Commands
@@ -23,10 +27,14 @@ from holdfast.tools.tool import (
     Context,
     Done,
     Effect,
+    Forbidden,
     Outcome,
     Permission,
+    PortChange,
+    Question,
     Tool,
     ToolAllowed,
+    ToolDenied,
     Unknown,
 )
 
@@ -42,11 +50,12 @@ _NOT_REPEATED = (
 
 class ProcessArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: Annotated[
-        Literal["list", "poll", "log", "wait", "kill", "write", "close"],
+        Literal["list", "poll", "log", "wait", "kill", "write", "close", "publish", "unpublish"],
         Meta(
             description="list: all processes; poll: status and new output; log: output from "
             "offset; wait: for its end; kill: with all its children; write: text to its stdin; "
-            "close: its stdin"
+            "close: its stdin; publish: let the user open a port that it listens on in a browser "
+            "(asks the user; the result has the URL), while it runs; unpublish: end that"
         ),
     ]
     process_id: Annotated[str, Meta(description="For every action except list")] = ""
@@ -55,6 +64,7 @@ class ProcessArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset: Annotated[int, Meta(description="For log: first byte; negative: from the end")] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_OUTPUT, description="For log: bytes")] = MAX_OUTPUT
     timeout: Annotated[float, Meta(ge=0, le=600, description="For wait: seconds")] = 60.0
+    port: Annotated[int, Meta(description="For publish and unpublish")] = 0
 
 
 class _Known(Value):
@@ -146,12 +156,37 @@ class _Control:
             case "close":
                 await self._commands.close(found.id)
                 return _done({"process_id": found.id, "closed": True})
+            case "publish":
+                return await self._publish(context, found, asked)
+            case "unpublish":
+                self._commands.close_port(found.id, asked.port)
+                result: dict[str, object] = {"process_id": found.id, "closed": asked.port}
+                return _done(result, PortChange(found.id, asked.port, 0))
 
     async def adopt(self, context: Context, asked: ProcessArguments) -> Outcome:
         """After a restart: repeat the action, unless it must not happen twice."""
-        if asked.action in ("write", "close"):
+        if asked.action in ("write", "close"):  # a port was closed when the gateway ended
             return Unknown(_NOT_REPEATED.format(id=asked.process_id[:100]))
         return await self.run(context, asked)
+
+    async def permit(self, context: Context, asked: ProcessArguments) -> Permission:
+        """Ask before a port is published. Later input was approved when the process was started."""
+        if asked.action == "publish":
+            found = _find(self._commands, context, asked.process_id)
+            return _question(context, found, asked.port)
+        audited = asked.action in ("write", "kill", "unpublish")
+        return ToolAllowed(note=preview(asked) if audited else "")
+
+    async def _publish(self, context: Context, found: _Known, asked: ProcessArguments) -> Outcome:
+        if _execution(found, asked.port) != context.execution:
+            return ToolDenied(CHANGED_TEXT)
+        at = await self._commands.publish(found.id, asked.port, 0)
+        result: dict[str, object] = {
+            "process_id": found.id,
+            "url": f"http://127.0.0.1:{at}",
+            "note": "The user can open this URL. Your own commands use the port itself.",
+        }
+        return _done(result, PortChange(found.id, asked.port, at))
 
     async def _list(self, context: Context) -> list[dict[str, object]]:
         return [
@@ -226,20 +261,35 @@ class _Control:
         )
 
 
-async def _permit(context: Context, asked: ProcessArguments) -> Permission:
-    """Allow it: later input was approved when the process was started. Audit write and kill."""
-    if asked.action in ("write", "kill"):
-        return ToolAllowed(note=preview(asked))
-    return ToolAllowed()
+def _question(context: Context, found: _Known, port: int) -> Permission:
+    journaled = context.processes.get(found.id)
+    why = "it has ended" if journaled is None or found.over else may_publish(journaled, port, 0)
+    if why:
+        return Forbidden(f"Not published: {why}.")
+    return Question(
+        command=f"publish port {port} of {found.id}: {escape(found.command[:_SHOWN])}",
+        description=(
+            f"Programs on this machine, such as your browser, can then connect to port {port} of "
+            "this process, at 127.0.0.1 only. It ends with the process. Can only be allowed once."
+        ),
+        execution=_execution(found, port),
+        choices=(Choice.ONCE, Choice.DENY),
+    )
 
 
-def _done(result: dict[str, object]) -> Done:
-    return Done(msgspec.json.encode(result).decode())
+def _execution(found: _Known, port: int) -> str:
+    """Return the hash that the approval is bound to."""
+    return sha256(f"publish {found.id} {port}".encode()).hexdigest()
+
+
+def _done(result: dict[str, object], port: PortChange | None = None) -> Done:
+    return Done(msgspec.json.encode(result).decode(), port=port)
 
 
 def preview(asked: ProcessArguments) -> str:
     """Describe the action and its process."""
     text = f" {asked.text!r}" if asked.action == "write" else ""
+    text = f" port {asked.port}" if "publish" in asked.action else text
     return f"{asked.action} {asked.process_id[:100]}".strip() + text
 
 
@@ -259,7 +309,7 @@ def tools(commands: Commands) -> tuple[Tool[Any], ...]:
             timeout_s=700.0,
             run=control.run,
             preview=preview,
-            permit=_permit,
+            permit=control.permit,
             adopt=control.adopt,
         ),
     )

@@ -376,7 +376,7 @@ def tools(
                 "from call to call, variables are not. Returns JSON: exit_code, output (stdout "
                 "and stderr, at most 32 KiB: the beginning and the end), error if it was killed. "
                 "Processes that it leaves running are killed when it ends: use background=true "
-                "for servers and long work. It can connect to allowed hosts only. For another "
+                "for servers and long work; your next commands reach a server at 127.0.0.1. It can connect to allowed hosts only. For another "
                 "host the user is asked while the command waits; in the background only during "
                 "this run."
             ),

@@ -7,7 +7,7 @@ elsewhere may bring a JSON Schema instead; its arguments are a dict, which it va
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +46,14 @@ class Background(Value):
     detach: bool
 
 
+class PortChange(Value):
+    """A port of a process that was published, or closed."""
+
+    process_id: ProcessId
+    port: int
+    host_port: int  # 0: closed
+
+
 class Delegated(Value):
     """A task for a child run."""
 
@@ -67,6 +75,7 @@ class Done(Value):
     background: Background | None = None
     summary: str = ""  # short result for people, if it was not a plain success
     delegated: Delegated | None = None  # a background task, which the call does not wait for
+    port: PortChange | None = None
 
 
 class Unknown(Value):
@@ -158,6 +167,10 @@ async def _no_result(call_id: CallId) -> None:
     """Find no result of an earlier call."""
 
 
+async def _announce_nothing(change: FileChange) -> None:
+    """Record nothing."""
+
+
 class Context(Value):
     """The environment of one call: its session, run, workspace and services."""
 
@@ -175,6 +188,10 @@ class Context(Value):
     trees: tuple[Tree, ...]  # the approved snapshots; they must still match when it starts
     progress: Callable[[str], None]  # show output while the call runs; redacted text only
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
+    announce: Callable[[FileChange], Coroutine[Any, Any, None]] = (
+        _announce_nothing  # before it is made
+    )
+    announced: Callable[[], tuple[FileChange, ...]] = tuple  # by this start of the call
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
     result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call
@@ -216,6 +233,15 @@ class RunsCommands(Protocol):
 
     def last_output(self, process_id: ProcessId, limit: int) -> str:
         """Return the last `limit` bytes of its output, redacted; empty if none is stored."""
+
+    async def publish(self, process_id: ProcessId, port: int, host_port: int) -> int:
+        """Open a port of its network on this machine's loopback, and return its number there.
+
+        `host_port` 0: the same number, or a free one. Raises `ToolFailed` if that is not possible.
+        """
+
+    def close_port(self, process_id: ProcessId, port: int) -> None:
+        """Close a published port, if it is open."""
 
     def rest(self, session: SessionKey) -> None:
         """A run of the session has ended: hold nothing for it that no process needs."""

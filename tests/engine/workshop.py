@@ -31,7 +31,17 @@ from holdfast.journal.audit import AuditEntry
 from holdfast.journal.blobs import Blobs
 from holdfast.journal.journal import Journal
 from holdfast.journal.sqlite.journal import SqliteJournal
-from holdfast.models.model import Answer, Candidate, Model, Models, Piece, Reasoning, Request, Text
+from holdfast.models.model import (
+    Answer,
+    Candidate,
+    Model,
+    Models,
+    Piece,
+    Price,
+    Reasoning,
+    Request,
+    Text,
+)
 from holdfast.tools.tool import RunsCommands, Tool
 from tests.fakes.clock import FIRST_BOOT, ManualClock
 from tests.fakes.hands import IdleHands
@@ -188,12 +198,17 @@ def parts(
     window: int = 0,
     fallbacks: Sequence[Candidate] = (),
     small: Candidate | None = None,
+    price: Price | None = None,
 ) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
-        models=Models(Candidate(f"{model.name}/it", model, window), tuple(fallbacks), small=small),
+        models=Models(
+            Candidate(f"{model.name}/it", model, window, price=price or Price()),
+            tuple(fallbacks),
+            small=small,
+        ),
         tools=tools if callable(tools) else lambda: tools,
         clock=clock or ManualClock(),
         limits=limits or Limits(),

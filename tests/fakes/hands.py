@@ -56,6 +56,12 @@ class IdleHands:
     def last_output(self, process_id: ProcessId, limit: int) -> str:
         return self.ends[process_id].tail if process_id in self.ends else "at work\n"
 
+    async def publish(self, process_id: ProcessId, port: int, host_port: int) -> int:
+        return host_port or port
+
+    def close_port(self, process_id: ProcessId, port: int) -> None:
+        """None is open."""
+
     def rest(self, session: SessionKey) -> None:
         """Nothing is held."""
 

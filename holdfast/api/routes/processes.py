@@ -1,4 +1,4 @@
-"""Background processes: list them, show their output, kill them."""
+"""Background processes: list them, show their output, publish their ports, kill them."""
 
 from aiohttp import web
 
@@ -36,6 +36,23 @@ async def kill(context: RouteContext, request: web.Request) -> web.Response:
     return json_response(_object(await context.gateway.background.kill(by, _named(request))))
 
 
+async def publish(context: RouteContext, request: web.Request) -> web.Response:
+    """Publish a port."""
+    by, process_id = context.asking(request), _named(request)
+    asked = await context.read(request, schema.PortRequest)
+    background = context.gateway.background
+    return json_response(
+        _object(await background.publish(by, process_id, asked.port, asked.host_port))
+    )
+
+
+async def close_port(context: RouteContext, request: web.Request) -> web.Response:
+    """Close a published port."""
+    by, process_id = context.asking(request), _named(request)
+    port = int(request.match_info["port"])
+    return json_response(_object(await context.gateway.background.close_port(by, process_id, port)))
+
+
 def _named(request: web.Request) -> ProcessId:
     return ProcessId(request.match_info["process_id"])
 
@@ -55,6 +72,10 @@ def _object(view: ProcessView) -> schema.ProcessObject:
         duration_s=ended.duration_s if ended else 0.0,
         detach=process.started.detach,
         last_line=view.last_line,
+        ports=tuple(
+            schema.PortObject(port, at, f"http://127.0.0.1:{at}")
+            for port, at in process.ports.items()
+        ),
     )
 
 
@@ -69,5 +90,16 @@ ENDPOINTS = (
         parameters=(query("session_id", {"type": "string"}), query("ended", {"type": "boolean"})),
     ),
     Endpoint("GET", f"{_ONE}/output", output, "The end of its output", schema.ProcessOutput),
+    Endpoint(
+        *("POST", f"{_ONE}/ports", publish),
+        "Publish a port that it listens on, at 127.0.0.1 of this machine; for the operator",
+        *(schema.ProcessObject, schema.PortRequest),
+        errors=(403, 409, 503),
+    ),
+    Endpoint(
+        *("DELETE", f"{_ONE}/ports/{{port:\\d{{1,5}}}}", close_port, "Close a published port"),
+        schema.ProcessObject,
+        errors=(403, 503),
+    ),
     Endpoint("POST", f"{_ONE}/kill", kill, "Kill it with all its children", schema.ProcessObject),
 )

@@ -3,6 +3,21 @@
 import msgspec
 
 
+class PortObject(msgspec.Struct, frozen=True):
+    """A published port."""
+
+    port: int  # in the network of the session
+    host_port: int  # on this machine, at 127.0.0.1
+    url: str
+
+
+class PortRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of POST /api/processes/{process_id}/ports."""
+
+    port: int
+    host_port: int = 0  # 0: the same number, or a free one
+
+
 class ProcessObject(msgspec.Struct, frozen=True, tag_field="object", tag="holdfast.process"):
     """A background process of a session."""
 
@@ -18,6 +33,7 @@ class ProcessObject(msgspec.Struct, frozen=True, tag_field="object", tag="holdfa
     duration_s: float  # 0 while it runs
     detach: bool  # it may outlive the gateway
     last_line: str  # of its output
+    ports: tuple[PortObject, ...] = ()
 
 
 class ProcessList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):

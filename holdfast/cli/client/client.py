@@ -25,7 +25,7 @@ from holdfast.api.schema.approvals import ApprovalObject, RuleObject
 from holdfast.api.schema.events import TERMINAL, Event
 from holdfast.api.schema.health import HealthDetails, SandboxObject
 from holdfast.api.schema.operator import CommandObject, CommandResponse, DeliveryObject, SessionMark
-from holdfast.api.schema.processes import ProcessList, ProcessObject, ProcessOutput
+from holdfast.api.schema.processes import PortRequest, ProcessList, ProcessObject, ProcessOutput
 from holdfast.api.schema.runs import RunObject, RunRequest
 from holdfast.app.embedded import LINGER_S
 from holdfast.cli.client.embedded import EmbeddedEngine
@@ -193,6 +193,16 @@ class Client(SessionsClient):
         """The end of the output of one. Raises `NotFound`."""
         path = f"/api/processes/{path_part(process_id)}/output"
         return (await self._ask("GET", path, ProcessOutput)).output
+
+    async def publish_port(self, process_id: str, port: int, host_port: int) -> ProcessObject:
+        """Publish a port of a process on this machine. Raises `NotFound`."""
+        path = f"/api/processes/{path_part(process_id)}/ports"
+        return await self._ask("POST", path, ProcessObject, PortRequest(port, host_port))
+
+    async def close_port(self, process_id: str, port: int) -> ProcessObject:
+        """Close a published port. Raises `NotFound`."""
+        path = f"/api/processes/{path_part(process_id)}/ports/{port}"
+        return await self._ask("DELETE", path, ProcessObject)
 
     async def kill_process(self, process_id: str) -> ProcessObject:
         """Kill one. Raises `NotFound`."""

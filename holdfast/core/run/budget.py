@@ -32,13 +32,14 @@ def reserve(
     input_tokens: int,
     usd_per_input: float,
     usd_per_output: float,
+    most_output: int = MAX_OUTPUT,
 ) -> Reserved | OverBudget:
     """Reserve the worst case of a request. Prices are for one token."""
     left = budget_usd - spent_usd
     reading = (MARGIN * input_tokens + EXTRA) * usd_per_input
     if left < reading:
         return OverBudget(max(0.0, left))
-    output = MAX_OUTPUT
+    output = most_output
     if usd_per_output:
         output = int(min(output, (left - reading) / usd_per_output))
     if output < LEAST_OUTPUT:

@@ -4,6 +4,9 @@ A process is *running* as soon as its call has a result, and *ended* once its en
 If it ended while the gateway was down, the next start finds out how. If the run asked to be
 notified, and messages after the run's end can be delivered, the end of the process becomes a
 new input of the session. So do output lines that match the watched patterns, a few at a time.
+
+A port of the session's network can be published on this machine's loopback, as a grant that
+belongs to a running process: it ends with the process at the latest.
 """
 
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.core.material import fenced
 from holdfast.core.run.run import Origin
-from holdfast.core.types import CallId, Fact, ProcessId, RunId, Value
+from holdfast.core.types import CallId, Fact, Owner, ProcessId, RunId, Value
 from holdfast.errors import IllegalTransition
 
 
@@ -77,14 +80,34 @@ class ProcessEnded(Fact, tag="process.ended", omit_defaults=True):
     tail: str = ""  # the end of its output
 
 
-Event = ProcessStarted | ProcessMatched | ProcessEnded
+class PortPublished(Fact, tag="port.published"):
+    """A port that the process listens on can be reached on this machine, at `host_port`."""
+
+    process_id: ProcessId
+    port: int
+    host_port: int
+    by: Owner  # who granted it
+
+
+class PortClosed(Fact, tag="port.closed"):
+    """A published port is closed, although its process runs."""
+
+    process_id: ProcessId
+    port: int
+    reason: str
+
+
+Event = ProcessStarted | ProcessMatched | ProcessEnded | PortPublished | PortClosed
 
 R = ProcessStatus.RUNNING
 
 # The whole machine. docs/state-machines.md is drawn from this table.
-TRANSITIONS: dict[
-    tuple[ProcessStatus, type[ProcessMatched] | type[ProcessEnded]], ProcessStatus
-] = {(R, ProcessMatched): R, (R, ProcessEnded): ProcessStatus.ENDED}
+TRANSITIONS: dict[tuple[ProcessStatus, type[Event]], ProcessStatus] = {
+    (R, ProcessMatched): R,
+    (R, PortPublished): R,
+    (R, PortClosed): R,
+    (R, ProcessEnded): ProcessStatus.ENDED,
+}
 
 
 class BackgroundProcess(msgspec.Struct, frozen=True):
@@ -95,6 +118,7 @@ class BackgroundProcess(msgspec.Struct, frozen=True):
     matched_at: float = 0.0
     offset: int = 0
     ended: ProcessEnded | None = None
+    ports: Mapping[int, int] = {}  # published: the port in the session's network, and on the host
 
     @property
     def id(self) -> ProcessId:
@@ -117,7 +141,12 @@ def evolve(processes: Processes, event: Event, at: float) -> Processes:
         status = "not known" if before is None else before.status
         raise IllegalTransition(f"{type(event).__name__} while {event.process_id} is {status}")
     if isinstance(event, ProcessEnded):
-        after = replace(before, status=ProcessStatus.ENDED, ended=event)
+        after = replace(before, status=ProcessStatus.ENDED, ended=event, ports={})
+    elif isinstance(event, PortPublished):
+        after = replace(before, ports={**before.ports, event.port: event.host_port})
+    elif isinstance(event, PortClosed):
+        left = {port: at for port, at in before.ports.items() if port != event.port}
+        after = replace(before, ports=left)
     else:
         after = replace(before, matches=before.matches + 1, matched_at=at, offset=event.offset)
     others = {k: p for k, p in processes.items() if k != event.process_id or not after.status.final}
@@ -166,6 +195,21 @@ def notice(origin: Origin, *, notify: bool, watch: tuple[str, ...]) -> Notice:
             "process tool, action poll or wait."
         ),
     )
+
+
+LOWEST_PORT = 1024  # lower ones need privileges that no command has
+MOST_PORTS = 8  # of one process
+
+
+def may_publish(process: BackgroundProcess, port: int, host_port: int) -> str:
+    """Return why the port cannot be published; empty if it can."""
+    if process.status.final:
+        return f"{process.id} has ended"
+    if any(not LOWEST_PORT <= number <= 65535 for number in (port, host_port or port)):
+        return f"a port is a number from {LOWEST_PORT} to 65535"
+    if len({*process.ports, port}) > MOST_PORTS:
+        return f"{process.id} has {MOST_PORTS} published ports already, the maximum"
+    return ""
 
 
 WATCH_EVERY_S = 10.0

@@ -31,6 +31,7 @@ from holdfast.core.messages import Proposal
 from holdfast.core.run import call as calls_machine
 from holdfast.core.run.call import Call
 from holdfast.core.run.context import ContextExceeded, HistoryCompacted
+from holdfast.core.run.files import FileChanging
 from holdfast.core.types import (
     CallId,
     Fact,
@@ -287,6 +288,7 @@ TRANSITIONS: dict[tuple[RunPhase, type[Event]], RunPhase] = {
     (R, calls_machine.CallAsked): R,
     (R, calls_machine.CallCleared): R,
     (R, calls_machine.CallStarted): R,
+    (R, FileChanging): R,
     (R, calls_machine.CallParked): R,
     (R, calls_machine.CallSettled): R,
     (R, StopAsked): R,
@@ -462,8 +464,15 @@ def _exceed(run: Run, event: ContextExceeded, at: float) -> Run:
 
 
 def _compact(run: Run, event: HistoryCompacted, at: float) -> Run:
-    usage = run.usage + event.usage
-    return replace(run, exceeded=False, compacted=run.turn + 1, usage=usage)
+    # Notes that cost something were reserved; a reservation of another request stays.
+    reserved = 0.0 if event.usage.cost_usd else run.reserved_usd
+    return replace(
+        run,
+        exceeded=False,
+        compacted=run.turn + 1,
+        usage=run.usage + event.usage,
+        reserved_usd=reserved,
+    )
 
 
 def _call_moved(run: Run, event: calls_machine.Event, at: float) -> Run:

@@ -1,5 +1,7 @@
 """Background processes, for the people whose sessions they belong to: list, read, kill.
 
+The operator can publish their ports.
+
 The records of processes on disk say which sessions have some; the journal says what is known of
 each. A record is kept for a day after the end of its process.
 """
@@ -10,6 +12,7 @@ from holdfast.core.approval.approval import Role
 from holdfast.core.intents import Principal
 from holdfast.core.run.process import BackgroundProcess
 from holdfast.core.types import ProcessId, SessionId, SessionKey, Value
+from holdfast.engine.permission import check_admin
 from holdfast.engine.runs.approvals import Audit
 from holdfast.engine.runs.processes import Processes
 from holdfast.engine.sessions import Sessions
@@ -60,6 +63,24 @@ class ProcessAdmin(Value):
         if not found.process.status.final:
             await self._audit(entry_of(by, "process.killed", what=process_id))
             await self._processes.kill(process_id)
+        return await self._find(by, process_id)
+
+    async def publish(
+        self, by: Principal, process_id: ProcessId, port: int, host_port: int
+    ) -> ProcessView:
+        """Publish a port of a process on this machine's loopback. For the operator."""
+        check_admin(by)
+        found = await self._find(by, process_id)
+        await self._audit(entry_of(by, "port.published", what=f"{process_id} {port}"))
+        await self._processes.publish(found.key, process_id, port, host_port, by.who)
+        return await self._find(by, process_id)
+
+    async def close_port(self, by: Principal, process_id: ProcessId, port: int) -> ProcessView:
+        """Close a published port. For the operator."""
+        check_admin(by)
+        found = await self._find(by, process_id)
+        await self._audit(entry_of(by, "port.closed", what=f"{process_id} {port}"))
+        await self._processes.close_port(found.key, process_id, port, "closed by the operator")
         return await self._find(by, process_id)
 
     async def _find(self, by: Principal, process_id: ProcessId) -> ProcessView:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.core.events import MessageDelta, ReasoningDelta
 from holdfast.core.redaction import Redactor
 from holdfast.core.run import budget, limits, run
-from holdfast.core.run.budget import OverBudget
+from holdfast.core.run.budget import OverBudget, Reserved
 from holdfast.core.run.context import ContextExceeded, HistoryCompacted
 from holdfast.core.run.limits import Limits, StopRetrying, TryAgain
 from holdfast.core.run.run import (
@@ -111,7 +111,8 @@ class Asking:
         rejected = list[Rejected]()
         for attempt in count(now.attempts + 1):
             candidate, *others = chain
-            room = await self._reserve(at, turn, attempt, candidate, system)
+            reads = self._compactor.filling(at.loaded.transcript, system, 0).used
+            room = await self._reserve(at, turn, attempt, candidate, reads)
             if isinstance(room, GaveUp):
                 return room
             try:
@@ -145,19 +146,25 @@ class Asking:
         raise AssertionError("counting ended")
 
     async def _reserve(
-        self, at: DrivenRun, turn: int, attempt: int, candidate: Candidate, system: str
+        self,
+        at: DrivenRun,
+        turn: int,
+        attempt: int,
+        candidate: Candidate,
+        reads: int,
+        most: int = budget.MAX_OUTPUT,
     ) -> int | GaveUp:
         """Reserve the worst case of the request; the tokens that its answer may have, 0: any."""
         usd, price = self._limits.run_usd, candidate.price
-        if not usd or price.free:
+        now = at.loaded.session.runs[at.id]
+        if not usd or (price.free and not now.reserved_usd):
             return 0
         if not price.known:
             return GaveUp("price_not_known", PRICE_NOT_KNOWN.format(model=candidate.name, usd=usd))
-        now = at.loaded.session.runs[at.id]
-        reads = self._compactor.filling(at.loaded.transcript, system, 0).used
-        found = budget.reserve(
-            usd, now.usage.cost_usd + now.reserved_usd, reads, price.input / 1e6, price.output / 1e6
-        )
+        spent = now.usage.cost_usd + now.reserved_usd  # a crash may have cut a request
+        found: Reserved | OverBudget = Reserved(0.0, 0)  # which also counts the cut one as spent
+        if not price.free:
+            found = budget.reserve(usd, spent, reads, price.input / 1e6, price.output / 1e6, most)
         if isinstance(found, OverBudget):
             return GaveUp("budget_exhausted", EXHAUSTED.format(usd=usd, left=found.left_usd))
         asked = ModelAsked(
@@ -170,6 +177,13 @@ class Asking:
         )
         await at.record(asked).wait()
         return found.max_output
+
+    async def _reserve_notes(
+        self, at: DrivenRun, now: Run, writer: Candidate, reads: int, most: int
+    ) -> int:
+        """Reserve the worst case of notes; the tokens that they may have, 0: any, -1: ask no model."""
+        room = await self._reserve(at, now.turn + 1, now.attempts + 1, writer, reads, most)
+        return -1 if isinstance(room, GaveUp) else room
 
     def _chain(self, now: Run) -> tuple[Candidate, ...]:
         """Return the models to ask, in order."""
@@ -185,7 +199,10 @@ class Asking:
         """Shorten what the model reads, and record it."""
         first = self._chain(now)[0]
         transcript, system = at.loaded.transcript, self._system(at.loaded, at.id, first)
-        done = await self._compactor.compact(transcript, system, first.window, reason, at.id)
+        reserve = partial(self._reserve_notes, at, now) if self._limits.run_usd else None
+        done = await self._compactor.compact(
+            transcript, system, first.window, reason, at.id, reserve=reserve
+        )
         if done is None and now.exceeded:
             return GaveUp("context_overflow", TOO_LONG)
         # Without one it may still fit; if it does not, the model's server says so.

@@ -6,12 +6,14 @@ about the session; if its messages have changed meanwhile (a reset, an undo), th
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import anyio
 from msgspec.structs import replace
 
 from holdfast.core.messages import Message, User
+from holdfast.core.run import budget
 from holdfast.core.run.context import HistoryCompacted
 from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Plan, Window, tokens
@@ -32,6 +34,11 @@ TOO_LONG = (
     "The conversation is too long for this model, and nothing is left to leave out. "
     "Start a new one with /new, or choose a model that reads more at once."
 )
+
+
+# Reserves what notes may cost: the model, the tokens that it reads and those it should be able to
+# write; returns those that it may write. 0: any number. -1: the model must not be asked.
+Reserve = Callable[[Candidate, int, int], Awaitable[int]]
 
 
 class _Notes(Value):
@@ -69,8 +76,12 @@ class Compactor:
         reason: str,
         run_id: RunId,
         focus: str = "",
+        reserve: Reserve | None = None,
     ) -> HistoryCompacted | None:
-        """Return the fact that compacts the history; None if nothing is left to compact."""
+        """Return the fact that compacts the history; None if nothing is left to compact.
+
+        `reserve` is asked before a model is, if what it costs is limited.
+        """
         overhead = self._overhead(system)
         factor = compaction.scale(transcript.measured, overhead)
         window = Window(max(size or transcript.used(overhead), compaction.LEAST_WINDOW))
@@ -81,7 +92,9 @@ class Compactor:
         notes = _Notes(compaction.notes_of(done))
         before = done.upto if done is not None else 0
         if plan.upto > before:
-            notes = await self._notes(messages[before : plan.upto], notes, window, factor, focus)
+            notes = await self._notes(
+                messages[before : plan.upto], notes, window, factor, focus, reserve
+            )
         unchanged = transcript.compacted is done and _begins_with(transcript.messages, messages)
         if not unchanged:
             return None
@@ -95,37 +108,55 @@ class Compactor:
         window: Window,
         factor: float,
         focus: str,
+        reserve: Reserve | None,
     ) -> _Notes:
         """Return notes on the messages, with those on what was before them."""
         most = compaction.most_of_summary(window, factor)
         size = min(window.size, self._writer.window or window.size)
         part = max(2_000, int(size * compaction.PER_TOKEN / factor / 2))
         result = min(_RESULT, part // 8)
-        parts = compaction.in_parts(compaction.rendered(messages, result), part)
+        parts = compaction.in_parts(compaction.rendered(messages, result), part)[-_PARTS:]
+        system = compaction.INSTRUCTION.format(words=most // _WORD)
+        if focus:
+            system += f" The user asks above all to keep: {focus}"
+        around = tokens(system) + tokens(so_far.text) + most // compaction.PER_TOKEN
+        reads = sum(map(tokens, parts)) + len(parts) * around
+        writes = len(parts) * max(budget.LEAST_OUTPUT, 2 * most // compaction.PER_TOKEN)
+        room = 0 if reserve is None else await reserve(self._writer, reads, writes)
+        by_rule = _Notes(compaction.by_rule(messages, so_far.text, most))
+        if room < 0:
+            return by_rule
+        notes = so_far
         try:
             with anyio.fail_after(SUMMARY_S):
-                notes = so_far
-                for text in parts[-_PARTS:]:
-                    notes = await self._ask(text, notes, most, focus)
+                for text in parts:
+                    notes = await self._ask(system, text, notes, room // len(parts))
                 return notes
         except JournalUnavailable:
             raise
         except (HoldfastError, TimeoutError) as error:
             log.warning("no model summarized the history", extra={"error": str(error)})
-            return _Notes(compaction.by_rule(messages, so_far.text, most), usage=so_far.usage)
+            return replace(by_rule, usage=self._worst(notes.usage, reads, room))
 
-    async def _ask(self, text: str, notes: _Notes, most: int, focus: str) -> _Notes:
-        system = compaction.INSTRUCTION.format(words=most // _WORD)
-        if focus:
-            system += f" The user asks above all to keep: {focus}"
+    def _worst(self, usage: Usage, reads: int, room: int) -> Usage:
+        """Return what it may have cost if a request failed: with a limit, all that was reserved."""
+        if not room:
+            return usage
+        most = Usage(int(budget.MARGIN * reads) + budget.EXTRA, room)
+        return replace(usage, cost_usd=self._writer.price.cost(most))
+
+    async def _ask(self, system: str, text: str, notes: _Notes, room: int) -> _Notes:
         earlier = f"Notes so far:\n{notes.text}\n\n" if notes.text else ""
         asked = User(f"{earlier}Transcript:\n{text}")
         name = self._writer.name
-        request = Request(name.partition("/")[2], system, (asked,), ())
+        request = Request(name.partition("/")[2], system, (asked,), (), max_output=room)
         async with aclosing(self._writer.model.stream(request)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Answer) and piece.text.strip():
-                    return _Notes(piece.text.strip(), name, notes.usage + piece.usage)
+                    usage = piece.usage
+                    if cost_usd := self._writer.price.cost(usage):
+                        usage = replace(usage, cost_usd=cost_usd)
+                    return _Notes(piece.text.strip(), name, notes.usage + usage)
         raise HoldfastError("the model wrote no notes")
 
 

@@ -4,7 +4,7 @@ from holdfast.core.approval.approval import ApprovalWithdrawn
 from holdfast.core.run import run
 from holdfast.core.run.call import CallSettled
 from holdfast.core.run.files import FileChanged
-from holdfast.core.run.process import ProcessStarted
+from holdfast.core.run.process import PortClosed, PortPublished, ProcessStarted
 from holdfast.core.run.run import Run
 from holdfast.core.types import Fact, RunId
 from holdfast.engine.sessions import LoadedSession, Sessions
@@ -12,7 +12,14 @@ from holdfast.errors import HoldfastError
 from holdfast.journal.journal import Pending
 
 # Results that are in already.
-_AFTER_A_CUT = (CallSettled, FileChanged, ProcessStarted, ApprovalWithdrawn)
+_AFTER_A_CUT = (
+    CallSettled,
+    FileChanged,
+    ProcessStarted,
+    PortPublished,
+    PortClosed,
+    ApprovalWithdrawn,
+)
 
 
 class Cut(HoldfastError):

@@ -11,9 +11,9 @@ from holdfast.core.run import files
 from holdfast.core.run.call import Call, CallParked, CallSettled, OnCrash, Outcome
 from holdfast.core.run.child import ChildBegun
 from holdfast.core.run.files import FileChange, FileChanged
-from holdfast.core.run.process import ProcessStarted
-from holdfast.core.types import RunId
-from holdfast.tools.tool import Background, Context, Delegated, Park, Tool
+from holdfast.core.run.process import PortClosed, PortPublished, Processes, ProcessStarted
+from holdfast.core.types import Fact, RunId
+from holdfast.tools.tool import Background, Context, Delegated, Park, PortChange, Tool
 
 
 def plain(text: str) -> str:
@@ -91,6 +91,18 @@ def background(context: Context, begun: Background | None) -> tuple[ProcessStart
         origin=context.origin,
     )
     return (started,)
+
+
+def port(context: Context, change: PortChange | None, now: Processes) -> tuple[Fact, ...]:
+    """A port of a process was published or closed; nothing if the process has ended since."""
+    if change is None or (found := now.get(change.process_id)) is None or found.status.final:
+        return ()
+    process_id, port = change.process_id, change.port
+    if change.host_port:
+        by = context.session.owner
+        return (PortPublished(process_id=process_id, port=port, host_port=change.host_port, by=by),)
+    closed = PortClosed(process_id=process_id, port=port, reason="closed by the model")
+    return (closed,) if port in found.ports else ()
 
 
 def child(context: Context, begun: Delegated | None, *, background: bool) -> tuple[ChildBegun, ...]:

@@ -18,15 +18,22 @@ from msgspec.structs import replace
 from holdfast.core.events import Record
 from holdfast.core.inbox import InputAdmitted
 from holdfast.core.run import process
-from holdfast.core.run.process import BackgroundProcess, ProcessEnd, ProcessEnded, ProcessMatched
+from holdfast.core.run.process import (
+    BackgroundProcess,
+    PortClosed,
+    PortPublished,
+    ProcessEnd,
+    ProcessEnded,
+    ProcessMatched,
+)
 from holdfast.core.run.run import RunCancelled, RunCompleted, RunFailed, RunQueued
 from holdfast.core.session.session import Session, admit
-from holdfast.core.types import Fact, ProcessId, RunId, SessionKey
+from holdfast.core.types import Fact, Owner, ProcessId, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.commits import Commits
 from holdfast.engine.ids import Ids
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.errors import JournalUnavailable
+from holdfast.errors import JournalUnavailable, Refused, ToolFailed
 from holdfast.tools.tool import RunsCommands
 
 log = logging.getLogger(__name__)
@@ -35,6 +42,7 @@ T = TypeVar("T")
 
 _ENDS = (RunCompleted, RunFailed, RunCancelled)
 
+CLOSED_BY_RESTART = "the gateway was restarted"
 TRY_AGAIN_S = 0.5
 WATCH_AGAIN_S = 2.0  # after what should not have been raised
 KILL_S = 2.5  # for what a stopped run left in the background
@@ -111,6 +119,31 @@ class Processes:
             with anyio.move_on_after(RECORD_S):
                 await recorded.wait()
 
+    async def publish(
+        self, key: SessionKey, process_id: ProcessId, port: int, host_port: int, by: Owner
+    ) -> None:
+        """Publish a port of a process, as `by` decided; refused if that is not possible."""
+        async with self._sessions.load(key) as loaded:
+            found = loaded.session.processes.get(process_id) if loaded else None
+        if found is None or (why := process.may_publish(found, port, host_port)):
+            raise Refused("port_not_published", f"Not published: {why if found else 'no process'}.")
+        if port in found.ports:
+            return
+        try:
+            at = await self._hands.publish(process_id, port, host_port)
+        except ToolFailed as failed:
+            raise Refused("port_not_published", f"Not published: {failed}") from failed
+        published = PortPublished(process_id=process_id, port=port, host_port=at, by=by)
+        await self._record(key, process_id, lambda _: [published])
+
+    async def close_port(
+        self, key: SessionKey, process_id: ProcessId, port: int, reason: str
+    ) -> None:
+        """Close a published port."""
+        self._hands.close_port(process_id, port)
+        closed = PortClosed(process_id=process_id, port=port, reason=reason)
+        await self._record(key, process_id, lambda now: [closed] if port in now.ports else [])
+
     async def kill_all(self, *, last: bool) -> None:
         """End all but the detached. The last time, until that is written down."""
         self._closing = True
@@ -124,6 +157,8 @@ class Processes:
         async with self._sessions.load(key) as loaded:
             found = loaded.session.processes.get(process_id) if loaded else None
             if loaded is not None and found is not None and not found.status.final:
+                for port in found.ports if process_id not in self._watched else ():
+                    await self.close_port(key, process_id, port, CLOSED_BY_RESTART)
                 self.begun(loaded, process_id)
             elif loaded is None or self._is_stale(loaded.session, process_id, found):
                 self._hands.forget(process_id)

@@ -22,14 +22,13 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from holdfast.core.types import Value
 from holdfast.errors import HoldfastError, Rejected, Transient
-from holdfast.models.builtin import server
+from holdfast.models.builtin import memory, server
 
 PROGRAM = (sys.executable, "-I", server.__file__)
 LOAD_S = 120.0  # time limit for loading
 MOST_THREADS = 8  # more are no faster: memory is the limit
 _DEATH_S = 0.2
 _LINE = 64 << 10
-MEMINFO = Path("/proc/meminfo")
 STAT = Path("/proc/stat")
 
 
@@ -49,7 +48,7 @@ class ProcessLimits(Value):
 
     memory_mb: int
     idle_s: float = 600.0
-    meminfo: Path = MEMINFO
+    root: Path = memory.ROOT  # of the file system that tells the free memory
 
 
 class ServerAddress(Value):
@@ -195,26 +194,13 @@ class ModelProcess:
 
 def check_memory(limits: ProcessLimits) -> None:
     """Raise `Rejected` if there is too little free memory, as far as the system says."""
-    free = free_memory(limits.meminfo)
+    free = memory.free_memory(limits.root)
     if free is not None and free < limits.memory_mb << 20:
         raise Rejected(
             f"the built-in model needs {gigabytes(limits.memory_mb << 20)} of free memory, and "
             f"there are {gigabytes(free)}; end other programs, or use another model "
             "(holdfast setup finds those on this machine)"
         )
-
-
-def free_memory(meminfo: Path = MEMINFO) -> int | None:
-    """Return how many bytes programs can still get; None: not known."""
-    try:
-        lines = meminfo.read_text("ascii").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) << 10
-    return None
 
 
 class ProcessorTime(Value):

@@ -27,6 +27,7 @@ from holdfast.core.types import Owner, ProcessId, SessionId, SessionKey
 from holdfast.errors import HoldfastError, ToolFailed
 from holdfast.tools.exec.live_process import Changed, CommandClock, CommandSpec, LiveProcess
 from holdfast.tools.exec.output import Output
+from holdfast.tools.exec.ports import Ports
 from holdfast.tools.exec.record import SCARCE, Ended, ExitCause
 from holdfast.tools.exec.spawn import Execution, Spawner
 from holdfast.tools.exec.spawned import SpawnedProcess
@@ -68,6 +69,7 @@ class Commands:
         self._read: dict[ProcessId, int] = {}
         self._probing = anyio.Lock()
         self._networks = Networks(tasks, clock)
+        self._ports = Ports(tasks)
         self._posture: Posture | None = None
         self.clock = clock
         self.own = sandbox.own
@@ -337,6 +339,18 @@ class Commands:
                 await anyio.lowlevel.checkpoint()
             else:
                 await self.clock.sleep(LOOK_S)
+
+    async def publish(self, process_id: ProcessId, port: int, host_port: int) -> int:
+        """Open a port of its network on this machine's loopback, and return its number there."""
+        live = self._live.get(process_id)
+        network = self._networks.find(live.session) if live and live.workspace else None
+        if live is None or live.ended is not None or network is None:
+            raise ToolFailed(f"{process_id} is not in a network of its session, or has ended.")
+        return await self._ports.open(process_id, network, port, host_port, live.over)
+
+    def close_port(self, process_id: ProcessId, port: int) -> None:
+        """Close a published port, if it is open."""
+        self._ports.close(process_id, port)
 
     def rest(self, session: SessionKey) -> None:
         """A run of the session has ended: hold nothing for it that no process needs."""

@@ -62,7 +62,7 @@ class LiveProcess(Part):
     harmless: bool = False  # it ran without approval, because it only reads
     refused: list[str] = []  # hosts that it was not allowed to connect to
     notes: tuple[str, ...] = ()  # about files it left that the user's programs would run
-    _over: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)  # set at its end
 
     def can_write_to(self, workspace: str) -> bool:
         """Return whether it can write to `workspace`: both overlap, and it is not read-only."""
@@ -74,10 +74,10 @@ class LiveProcess(Part):
     def end(self, ended: Ended) -> None:
         """Record the end and wake the waiters. Called once, by the task that watches it."""
         self.ended = ended
-        self._over.set()
+        self.over.set()
 
     async def wait(self) -> Ended:
         """Wait for its end and return how it ended."""
         while self.ended is None:
-            await self._over.wait()
+            await self.over.wait()
         return self.ended

@@ -4,8 +4,8 @@
 
 It creates a network with nothing but loopback in a user namespace of its own, in which the user
 has the same id as outside. It sends both namespaces over the inherited socket `CONTROL`. For every
-byte it receives there it sends a new TCP socket of the namespace, which the gateway connects to a
-published port. It ends when the gateway closes the other end or dies. It runs nothing else, and
+byte it receives there (an address family) it sends a new TCP socket of the namespace, which the
+gateway connects to a published port. It ends when the gateway closes the other end or dies. It runs nothing else, and
 no command sees it: commands have their own process namespaces.
 """
 
@@ -55,8 +55,8 @@ def main(control: str) -> None:
     send(gateway, names)
     for fd in names:
         os.close(fd)
-    while gateway.recv(1):
-        new = _socket.socket()
+    while family := gateway.recv(1):
+        new = _socket.socket(family[0])
         send(gateway, [new.fileno()])
         new.close()
 

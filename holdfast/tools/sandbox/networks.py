@@ -2,7 +2,7 @@
 
 A server that one command starts can be reached by the next command of the same session, and by
 nothing else: not by other sessions, and from this machine only through a published port
-(ports.py). The namespace has no way out but the proxy of each command (listener.py).
+(tools/exec/ports.py). The namespace has no way out but the proxy of each command (listener.py).
 
 The gateway holds the namespace by descriptors and by its keeper (namespace.py), both of which are
 gone as soon as the gateway is. A network is opened for the first command of a session and stays
@@ -13,12 +13,12 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 import anyio
-from anyio.abc import Process, TaskGroup, TaskStatus
+from anyio.abc import Process, SocketStream, TaskGroup, TaskStatus
 
 from holdfast.core.types import SessionKey
 from holdfast.errors import ToolFailed
@@ -50,15 +50,29 @@ class Network:
         self.namespaces = namespaces  # user, network: to be joined in this order
         self.inode = os.fstat(namespaces[1]).st_ino
 
-    async def socket(self) -> socket.socket:
-        """Return a new TCP socket of this network; `OSError` if its keeper is gone."""
+    async def connect(self, port: int) -> SocketStream:
+        """Connect to a port on loopback there; `OSError` if nothing listens."""
+        try:
+            return await self._connect(socket.AF_INET, ("127.0.0.1", port))
+        except ConnectionRefusedError:  # `localhost` is the other one for some servers
+            return await self._connect(socket.AF_INET6, ("::1", port))
+
+    async def _connect(self, family: int, address: tuple[str, int]) -> SocketStream:
         async with self._dialling:
             with anyio.CancelScope(shield=True):  # else the answer would be taken for the next one
-                self._control.send(b".")
+                self._control.send(bytes([family]))
                 (fd,) = await _receive(self._control, 1)
-        new = socket.socket(fileno=fd)
-        new.settimeout(0)
-        return new
+        with ExitStack() as clean:
+            new = clean.enter_context(socket.socket(fileno=fd))
+            new.settimeout(0)
+            with suppress(BlockingIOError):
+                new.connect(address)
+            await anyio.wait_writable(new)
+            if error := new.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(error, os.strerror(error))
+            stream = await SocketStream.from_socket(new)
+            clean.pop_all()
+        return stream
 
     def close(self) -> None:
         """Close our descriptors of the namespaces."""

@@ -12,11 +12,15 @@ from typing_extensions import override
 from holdfast.core.material import fenced
 from holdfast.core.run.process import (
     KEEP_ENDED,
+    LOWEST_PORT,
+    MOST_PORTS,
     WATCH_EVERY_S,
     WATCH_MOST,
     BackgroundProcess,
     Event,
     Notice,
+    PortClosed,
+    PortPublished,
     ProcessEnd,
     ProcessEnded,
     Processes,
@@ -30,10 +34,11 @@ from holdfast.core.run.process import (
     left_running,
     matched_text,
     may_notify,
+    may_publish,
     notice,
 )
 from holdfast.core.run.run import Origin
-from holdfast.core.types import CallId, ProcessId, RunId
+from holdfast.core.types import OPERATOR, CallId, ProcessId, RunId
 from holdfast.errors import IllegalTransition
 
 RUN, CALL, ID = RunId("run"), CallId("call"), ProcessId("proc")
@@ -53,7 +58,21 @@ def ended(process_id: ProcessId = ID, cause: ProcessEnd = ProcessEnd.EXITED) -> 
     return ProcessEnded(process_id=process_id, cause=cause, exit_code=0, tail="done\n")
 
 
-FACTS: dict[str, Event] = {"it begins": started(), "it writes": matched(), "it ends": ended()}
+def published(port: int = 3000) -> PortPublished:
+    return PortPublished(process_id=ID, port=port, host_port=port + 1, by=OPERATOR)
+
+
+def closed(port: int = 3000) -> PortClosed:
+    return PortClosed(process_id=ID, port=port, reason="asked for")
+
+
+FACTS: dict[str, Event] = {
+    "it begins": started(),
+    "it writes": matched(),
+    "it ends": ended(),
+    "a port is published": published(),
+    "a port is closed": closed(),
+}
 BEFORE: dict[str, Processes] = {
     "not known": {},
     "running": {ID: BackgroundProcess(started(), 1.0)},
@@ -64,8 +83,29 @@ ALLOWED: dict[tuple[str, str], BackgroundProcess] = {
     ("running", "it writes"): BackgroundProcess(
         started(), 1.0, matches=1, matched_at=5.0, offset=7
     ),
+    ("running", "a port is published"): BackgroundProcess(started(), 1.0, ports={3000: 3001}),
+    ("running", "a port is closed"): BackgroundProcess(started(), 1.0),
     ("running", "it ends"): BackgroundProcess(started(), 1.0, ProcessStatus.ENDED, ended=ended()),
 }
+
+
+def test_ports_belong_to_their_process_and_end_with_it() -> None:
+    processes: Processes = {ID: BackgroundProcess(started(), 1.0)}
+    for fact in (published(3000), published(8080), closed(3000), closed(9999)):
+        processes = evolve(processes, fact, 5.0)
+    assert processes[ID].ports == {8080: 8081}
+    assert evolve(processes, ended(), 6.0)[ID].ports == {}
+
+
+def test_only_a_few_unprivileged_ports_of_a_running_process_can_be_published() -> None:
+    runs = BackgroundProcess(started(), 1.0)
+    assert may_publish(runs, 3000, 0) == ""
+    assert may_publish(runs, LOWEST_PORT - 1, 0) and may_publish(runs, 3000, 80)
+    assert may_publish(runs, 65536, 0)
+    assert may_publish(replace(runs, status=ProcessStatus.ENDED), 3000, 0)
+    full = replace(runs, ports={3000 + n: 3000 + n for n in range(MOST_PORTS)})
+    assert may_publish(full, 2999, 0)
+    assert may_publish(full, 3000, 0) == ""
 
 
 @pytest.mark.parametrize("before", BEFORE)

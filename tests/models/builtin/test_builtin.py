@@ -163,9 +163,9 @@ async def test_the_process_has_no_environment(
 
 @pytest.mark.promise("LOCAL-04")
 async def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 4000000 kB\nMemAvailable:   1000000 kB\n")
-    limits = ProcessLimits(memory_mb=1500, meminfo=meminfo)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable:   1000000 kB\n")
+    limits = ProcessLimits(memory_mb=1500, root=tmp_path)
     async with model_of(tmp_path, limits=limits) as (model, process):
         with pytest.raises(Rejected, match=r"1\.6 GB of free memory.*1\.0 GB"):
             await ask(model, "hello")
