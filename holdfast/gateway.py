@@ -326,6 +326,7 @@ class ChatStatus(Value):
     suspended: bool
     health: Health
     now: float  # the time of this view
+    priced: bool = True  # the price of its model is known
     attempts: int = 0  # at asking the model that failed, before the next one
     retry_at: float = 0.0  # when it is asked again; 0: at once
     files: Sequence[InstructionFile] = ()  # with instructions, as its last run read them

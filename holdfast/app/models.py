@@ -18,7 +18,6 @@ from holdfast.config import program
 from holdfast.config.models import ModelTable
 from holdfast.config.settings import Config
 from holdfast.errors import HoldfastError, Misconfigured, Rejected
-from holdfast.models import windows
 from holdfast.models.model import (
     Candidate,
     ListedModel,
@@ -54,6 +53,7 @@ class ModelBuilder:
         self._own: dict[str, Model] = {}
         self._found: dict[str, Candidate] = {}
         self._windows: dict[str, int] = {}
+        self._prices: dict[str, Price] = {}
         self._to_list: list[str] = []  # names of tables
         self._wake: anyio.Event | None = None  # set when there is one to list
 
@@ -111,8 +111,10 @@ class ModelBuilder:
     def _of_table(self, name: str, table: ModelTable) -> Candidate:
         model = name.partition("/")[2]
         window = self._windows.get(name) or table.window(model)
+        price = table.price(model)
+        price = price if price.known else self._prices.get(name, price)
         one, *spares = (
-            Candidate(name, self._provider(table, at), window, price=table.price(model), key=at + 1)
+            Candidate(name, self._provider(table, at), window, price=price, key=at + 1)
             for at in range(max(1, len(table.keys)))
         )
         return replace(one, spares=tuple(spares))
@@ -157,7 +159,8 @@ class ModelBuilder:
 
     def _want_list(self, table: ModelTable, model: str) -> None:
         """Have the server asked for its models, unless it is known what this one can read."""
-        fixed = table.is_vendors and table.vendor.variables and windows.window(model)
+        fixed = table.is_vendors and table.vendor.variables and table.window(model)
+        fixed = fixed and table.price(model).known
         if not (table.written.context_tokens or fixed):
             self._to_list.append(table.name)
             if self._wake is not None:
@@ -178,6 +181,7 @@ class ModelBuilder:
             log.info("no list of models", extra={"provider": name, "why": str(error)})
             return
         self._windows |= {f"{name}/{one.name}": one.window for one in listed if one.window}
+        self._prices |= {f"{name}/{one.name}": one.price for one in listed if one.price.known}
         self._found.clear()
 
     async def aclose(self) -> None:

@@ -7,6 +7,8 @@ from holdfast.gateway import ChatSession, CommandTarget
 
 STARTED = "This is a new session. /resume returns to the previous one."
 NO_SESSIONS = "No sessions yet: your next message starts one."
+COST = "Cost: ${usd:.4f}."
+PRICE_UNKNOWN = "Cost: price unknown (`usd_per_m_input` and `usd_per_m_output` set it)."
 _SHOWN = 10  # fits the screen of a phone
 _DIGITS = 9  # no session number is longer
 _CONFIGURED = "default"
@@ -72,7 +74,10 @@ async def _usage(chat: CommandTarget, rest: str) -> str:
     if not spent.total_tokens:
         return "No tokens yet in this session."
     parts = f"{spent.input_tokens:,} read, {spent.output_tokens:,} written"
-    return f"Tokens in this session: {spent.total_tokens:,} ({parts})."
+    tokens = f"Tokens in this session: {spent.total_tokens:,} ({parts})."
+    if spent.cost_usd:
+        return f"{tokens} {COST.format(usd=spent.cost_usd)}"
+    return tokens if (await chat.status()).priced else f"{tokens} {PRICE_UNKNOWN}"
 
 
 _NEW_HELP = "Start a new session; stop the active run."
@@ -81,7 +86,7 @@ _SESSIONS_HELP = "List the sessions of this chat, newest first."
 _UNDO_HELP = "Remove your last message and its answer; effects of tools are not undone."
 _RETRY_HELP = "Run your last message again and replace its answer."
 _MODEL_HELP = "Choose the model of this session; default: the configured one; alone: list them."
-_USAGE_HELP = "Show how many tokens this session has used."
+_USAGE_HELP = "Show how many tokens this session has used, and what they cost."
 COMMANDS = (
     Command("new", "", _NEW_HELP, Role.RUN, without_argument("new", _new)),
     Command("resume", "[number]", _RESUME_HELP, Role.RUN, _resume),

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.config import channels as config_channels
 from holdfast.config import models as config_models
 from holdfast.config import program, vendors
@@ -19,6 +21,7 @@ from holdfast.config.settings import FILE, SECTIONS, SETTINGS, Config
 from holdfast.config.toml import Given, document, from_file, read
 from holdfast.config.vendors import BY_NAME, OPENAI
 from holdfast.errors import Misconfigured
+from holdfast.models import windows
 
 # What the environment may set, and the key it sets.
 ENVIRONMENT = MappingProxyType(
@@ -61,9 +64,11 @@ def load(environ: Mapping[str, str], overrides: Mapping[str, str]) -> Config:
         path, raw, keys, _openai(path, raw.get(OPENAI.name, {}), values, given)
     )
     model, reason = _choose_model(given, values, tables)
-    models = {table.name: table for table in tables}
+    known = windows.known(home)
+    models = {table.name: replace(table, known=known) for table in tables}
     for name in _named(given, values, models):
-        models.setdefault(name, config_models.without_table(name, "default", keys))
+        made = config_models.without_table(name, "default", keys)
+        models.setdefault(name, replace(made, known=known))
     channels = config_channels.read(path, channel_tables, environ, plugins=bool(values["plugins"]))
     origins |= {key: origin for key, _, origin in config_models.shown(models)}
     origins |= {key: origin for key, _, origin in config_channels.shown(channels)}

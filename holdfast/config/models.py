@@ -70,6 +70,7 @@ class ModelTable(Value):
     key_origin: str = ""
     written: WrittenTable = WrittenTable()
     in_file: frozenset[str] = frozenset()  # the keys that are in the file
+    known: windows.KnownModels | None = None  # of models everywhere; None: what we ship
 
     @property
     def is_vendors(self) -> bool:
@@ -80,6 +81,11 @@ class ModelTable(Value):
     def lacks_key(self) -> bool:
         """Tell whether the server needs a key and there is none."""
         return self.is_vendors and bool(self.vendor.variables) and not self.keys
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Tell whether its key is in a variable that programs use for other purposes too."""
+        return self.key_origin.removeprefix("environment ") in vendors.DOUBTFUL
 
     @property
     def lacks_model(self) -> bool:
@@ -93,7 +99,7 @@ class ModelTable(Value):
 
     def window(self, model: str) -> int:
         """Return how many tokens the model reads at once; 0: not known."""
-        known = windows.window(model)
+        known = self._known.window(model)
         if self.vendor.wire == "ollama":  # it reads no more than it is asked to
             known = min(known or windows.OLLAMA, windows.OLLAMA)
         return self.written.context_tokens or known
@@ -108,7 +114,11 @@ class ModelTable(Value):
         if not self.vendor.variables:
             return windows.Price(free=True)  # it runs on a machine of the user's
         vendor = self.vendor.name if self.vendor.name != "responses" else OPENAI.name
-        return windows.price(vendor, model) if self.is_vendors else windows.Price()
+        return self._known.price(vendor, model) if self.is_vendors else windows.Price()
+
+    @property
+    def _known(self) -> windows.KnownModels:
+        return self.known or windows.shipped()
 
     @property
     def key_setting(self) -> str:
@@ -221,12 +231,13 @@ def build(path: Path, raw: Raw, keys: Mapping[str, Secret], openai: ModelTable) 
     if openai not in found and openai.origin != "default":
         found.append(openai)
     names = {table.name for table in found}
-    for vendor in VENDORS:
-        if vendor.name not in names and vendor.name not in (OPENAI.name, "responses"):
-            table = without_table(vendor.name, "", keys)
-            if table.keys:
-                found.append(replace(table, origin=table.key_origin))
-    return found
+    tables = (
+        without_table(vendor.name, "", keys)
+        for vendor in VENDORS
+        if vendor.name not in names and vendor.name not in (OPENAI.name, "responses")
+    )
+    others = [replace(table, origin=table.key_origin) for table in tables if table.keys]
+    return [*found, *sorted(others, key=lambda table: table.is_doubtful)]
 
 
 def _build(path: Path, name: str, raw: Mapping[str, Any], keys: Mapping[str, Secret]) -> ModelTable:
@@ -274,7 +285,8 @@ def choose(tables: list[ModelTable]) -> tuple[str, str] | None:
             continue
         if table.model:
             what = f"a key in {table.key_origin}" if table.keys else f"a server in {table.origin}"
-            return f"{table.name}/{table.model}", f"there is {what} and no model is named"
+            doubt = vendors.DOUBTFUL[table.key_setting] if table.is_doubtful else ""
+            return f"{table.name}/{table.model}", f"there is {what} and no model is named{doubt}"
         if not table.is_vendors and table.vendor.wire == OPENAI.wire:
             return f"{table.name}/default", (
                 f"there is a server in {table.origin} and no model is named, "

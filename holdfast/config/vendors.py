@@ -86,6 +86,11 @@ VENDORS = (
     VLLM,
 )
 
+# Variables that other programs use for other keys: chosen last, and with these words.
+DOUBTFUL = {
+    "GOOGLE_API_KEY": "; if that key is for another service of Google, name a model: "
+    "HOLDFAST_MODEL, or model in config.toml"
+}
 BY_NAME = {vendor.name: vendor for vendor in VENDORS}
 VARIABLES = tuple(dict.fromkeys(name for vendor in VENDORS for name in vendor.variables))
 

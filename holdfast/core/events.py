@@ -66,6 +66,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
     {
         inbox.InputAdmitted,
         call.CallStarted,
+        files.FileChanging,
         call.CallCleared,
         call.CallAnswered,
         child.ChildBegun,

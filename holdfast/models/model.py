@@ -75,31 +75,6 @@ class Model(Protocol):
         ...
 
 
-class ListedModel(Value):
-    """A model that a server offers."""
-
-    name: str
-    window: int = 0  # tokens that it reads at once; 0: the server does not say
-
-
-class RemoteModel(Model, Protocol):
-    """A provider whose server can list its models."""
-
-    async def list_models(self) -> list[ListedModel]:
-        """Return the server's models, within a second; or raise as described above."""
-        ...
-
-
-class Profile(Value):
-    """How a model is used. The default: the whole prompt, all tools, the usual approvals."""
-
-    tools: tuple[str, ...] = ()  # names of the tools that it is offered; empty: all
-    prompt: str = ""  # takes the place of the standing instructions; may contain {workspace}
-    instructions: int = MAX_BYTES  # of files with instructions that it reads; 0: none
-    cautious: bool = False  # commands always ask, and at a terminal writes ask too
-    banner: str = ""  # one line for people
-
-
 class Price(Value):
     """US dollars for a million tokens; all 0: not known, unless it is free."""
 
@@ -118,6 +93,32 @@ class Price(Value):
         fresh = usage.input_tokens - cached
         spent = fresh * self.input + cached * self.cached + usage.output_tokens * self.output
         return spent / 1e6
+
+
+class ListedModel(Value):
+    """A model that a server offers."""
+
+    name: str
+    window: int = 0  # tokens that it reads at once; 0: the server does not say
+    price: Price = Price()
+
+
+class RemoteModel(Model, Protocol):
+    """A provider whose server can list its models."""
+
+    async def list_models(self) -> list[ListedModel]:
+        """Return the server's models, within a second; or raise as described above."""
+        ...
+
+
+class Profile(Value):
+    """How a model is used. The default: the whole prompt, all tools, the usual approvals."""
+
+    tools: tuple[str, ...] = ()  # names of the tools that it is offered; empty: all
+    prompt: str = ""  # takes the place of the standing instructions; may contain {workspace}
+    instructions: int = MAX_BYTES  # of files with instructions that it reads; 0: none
+    cautious: bool = False  # commands always ask, and at a terminal writes ask too
+    banner: str = ""  # one line for people
 
 
 class Candidate(Value):

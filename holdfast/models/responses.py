@@ -8,13 +8,16 @@ server stores nothing (`store` is false), so encrypted reasoning is kept with th
 back with it. `responses_request` encodes the requests.
 """
 
+import re
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from holdfast.core.types import Usage
+from holdfast.errors import Rejected
 from holdfast.models.building import Building, GrowingCall
 from holdfast.models.model import ListedModel, Piece, Request
 from holdfast.models.openai_list import read_models
@@ -73,14 +76,15 @@ class _Event(msgspec.Struct):
     code: str | int | None = None
 
 
+_NO_SUMMARY = re.compile(r"verified to .*summar|reasoning[. ]summary", re.IGNORECASE)
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class ResponsesModel:
     """A provider for every server with OpenAI's Responses API.
 
-    `summary`: the kind of summaries of reasoning to ask for; OpenAI makes them only for verified
-    organizations. Empty: none.
+    `summary`: the kind of summaries of reasoning to ask for; empty: none. OpenAI makes them only for
+    verified organizations; if it refuses them, it is asked without.
     """
 
     def __init__(
@@ -100,8 +104,22 @@ class ResponsesModel:
             **({"Authorization": f"Bearer {key}"} if key else {}),
         }
 
-    def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
+    async def stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         """Send the request. Yield pieces as they arrive, then the answer."""
+        try:
+            async with aclosing(self._stream(request)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        except Rejected as refused:
+            if not (self._summary and _NO_SUMMARY.search(str(refused))):
+                raise
+        self._summary = ""  # for this organization there are none
+        async with aclosing(self._stream(request)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def _stream(self, request: Request) -> AsyncGenerator[Piece, None]:
         peer = self._transport.peer(request.model)
         url = self._transport.url / "responses"
         outgoing = EncodedRequest(url, self._headers, encode(request, self._summary))

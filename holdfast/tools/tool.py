@@ -7,7 +7,7 @@ elsewhere may bring a JSON Schema instead; its arguments are a dict, which it va
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -167,6 +167,10 @@ async def _no_result(call_id: CallId) -> None:
     """Find no result of an earlier call."""
 
 
+async def _announce_nothing(change: FileChange) -> None:
+    """Record nothing."""
+
+
 class Context(Value):
     """The environment of one call: its session, run, workspace and services."""
 
@@ -184,6 +188,10 @@ class Context(Value):
     trees: tuple[Tree, ...]  # the approved snapshots; they must still match when it starts
     progress: Callable[[str], None]  # show output while the call runs; redacted text only
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
+    announce: Callable[[FileChange], Coroutine[Any, Any, None]] = (
+        _announce_nothing  # before it is made
+    )
+    announced: Callable[[], tuple[FileChange, ...]] = tuple  # by this start of the call
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
     result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.config import process as configuration
-from holdfast.config import settings
+from holdfast.config import settings, vendors
 from holdfast.config.home import known_secrets
 from holdfast.config.load import load
 from holdfast.config.settings import Config
@@ -149,7 +149,7 @@ def test_a_key_in_the_environment_is_enough(home: Path, vendor: object) -> None:
     for variable in one.variables:
         config = load_file(home, "", {variable: "key-canary"})
         assert config.model == f"{one.name}/{one.model}"
-        assert config.model_reason == (
+        assert config.model_reason.startswith(
             f"there is a key in environment {variable} and no model is named"
         )
         assert keys(config, one.name) == ["key-canary"]
@@ -166,6 +166,9 @@ def test_a_key_in_the_environment_is_enough(home: Path, vendor: object) -> None:
         ("[models.groq]\nstall_s = 5", {"OPENAI_API_KEY": "k"}, "openai/gpt-5-mini"),
         ("", {"GROQ_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "anthropic/claude-sonnet-4-5"),
         ("", {"GOOGLE_API_KEY": "k", "OPENAI_BASE_URL": "http://h"}, "openai/default"),
+        ("", {"GOOGLE_API_KEY": "k", "XAI_API_KEY": "k"}, "xai/grok-4"),
+        ("", {"GOOGLE_API_KEY": "k"}, "gemini/gemini-2.5-flash"),
+        ("", {"GEMINI_API_KEY": "k", "XAI_API_KEY": "k"}, "gemini/gemini-2.5-flash"),
         ('[models.w]\nprovider = "openai"\nbase_url = "http://h"', {}, "w/default"),
         ('[models.w]\nprovider = "ollama"\nmodel = "q"', {}, "w/q"),
     ],
@@ -174,6 +177,12 @@ def test_the_configuration_comes_before_the_environment_and_that_in_a_fixed_orde
     home: Path, text: str, environ: Mapping[str, str], model: str
 ) -> None:
     assert load_file(home, text, environ).model == model
+
+
+def test_a_key_that_may_be_for_something_else_is_used_with_a_word_about_it(home: Path) -> None:
+    doubt = vendors.DOUBTFUL["GOOGLE_API_KEY"]
+    assert doubt in load_file(home, "", {"GOOGLE_API_KEY": "k"}).model_reason
+    assert doubt not in load_file(home, "", {"GEMINI_API_KEY": "k"}).model_reason
 
 
 @pytest.mark.promise("MODEL-09")

@@ -297,3 +297,16 @@ async def test_an_answer_that_reached_its_limit_is_kept(
     last = finish(kind="response.incomplete", incomplete_details=why)
     server.then(stream(*message("half of", 1), last))
     assert await answer(model) == Answer("half of", usage=Usage(7, 2), cut=True)
+
+
+async def test_an_organization_that_gets_no_summaries_is_asked_for_none(
+    server: ModelServer, model: ResponsesModel
+) -> None:
+    said = "Your organization must be verified to generate reasoning summaries. Please go to: x"
+    server.then(refuse(400, said, code="unsupported_value"))
+    assert (await answer(model)).text == "done"
+    assert (await answer(model)).text == "done"
+    asked = ["reasoning" in seen.body for seen in server.requests]
+    assert asked == [True, False, False]
+    server.then(refuse(400, "Unknown parameter"))
+    assert type(await failure(model)) is Rejected

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio
 import msgspec
@@ -115,6 +117,9 @@ def _test(given: str, *, as_json: bool) -> int:
         chosen = anyio.run(resolve, configuration.peek({}))
     if chosen.provider == "offline":
         raise Exit(Code.USAGE, NO_MODEL)
+    pool = _each_key(chosen)
+    if len(pool) > 1:
+        return _test_keys(pool, as_json=as_json)
     tried = try_model.call(chosen, note)
     if as_json:
         report = {"model": chosen.model, **msgspec.structs.asdict(tried)}
@@ -123,6 +128,36 @@ def _test(given: str, *, as_json: bool) -> int:
     tokens = f"{tried.input_tokens:,} tokens read, {tried.output_tokens:,} written"
     print(f"{chosen.model} answered in {tried.seconds:.1f} s ({tokens}): {short(tried.text, 60)}")
     return Code.OK
+
+
+def _each_key(config: Config) -> list[Config]:
+    """Return the configuration with each of the model's keys alone."""
+    table = config.table
+    if table is None:
+        return [config]
+    tables = [msgspec.structs.replace(table, keys=(key,)) for key in table.keys]
+    return [replace(config, models={**config.models, one.name: one}) for one in tables]
+
+
+def _test_keys(pool: Sequence[Config], *, as_json: bool) -> int:
+    """Try every key; the worst result is the exit code."""
+    worst: int = Code.OK
+    report = list[dict[str, object]]()
+    for number, config in enumerate(pool, 1):
+        said, told = f"{config.model} with key {number} of {len(pool)}", {"key": number}
+        try:
+            tried = try_model.call(config, note)
+            report.append({**told, **msgspec.structs.asdict(tried)})
+            said = f"{said} answered in {tried.seconds:.1f} s"
+        except Exit as refused:
+            worst = max(worst, refused.code)
+            report.append({**told, "error": str(refused)})
+            said = f"{said} failed: {refused}"
+        if not as_json:
+            print(said, flush=True)
+    if as_json:
+        print(json.dumps({"model": pool[0].model, "keys": report}, ensure_ascii=False))
+    return worst
 
 
 def _named(given: str) -> Config:

@@ -11,7 +11,6 @@ from holdfast.cli.tui.ui import Ui
 from holdfast.config.settings import Config
 from holdfast.core.inbox import Mode
 from holdfast.core.text.escape import reveal
-from holdfast.core.types import Usage
 from holdfast.models.model import Price
 
 ENTER_DOES = {
@@ -19,6 +18,7 @@ ENTER_DOES = {
     Mode.QUEUE: "Enter queues",
     Mode.STEER: "Enter steers",
 }
+PRICE_UNKNOWN = "price unknown"
 TAB_QUEUES = "Tab queues"
 RUN_KEPT = "The active run is kept and continues with"
 RUN_CONTINUES = "The active run continues; to see it"
@@ -62,7 +62,7 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
     """Return a function that draws the status line."""
     provider, _, name = model.partition("/")
     table = config.models.get(provider)
-    price, window = (table.price(name), table.window(name)) if table else (Price(), 0)
+    price, window = (table.price(name), table.window(name)) if table else (Price(free=True), 0)
 
     def say() -> str:
         view = ui.view
@@ -71,8 +71,10 @@ def line(config: Config, ui: Ui, model: str) -> Callable[[], str]:
             parts.append((5, seconds(max(0.0, wall_clock() - view.begun_at))))
         if view.input_tokens or view.output_tokens:
             parts.append((10, f"↑{amount(view.input_tokens)} ↓{amount(view.output_tokens)}"))
-        if cost := price.cost(Usage(view.input_tokens, view.output_tokens)):
-            parts.append((8, f"${cost:.2f}"))
+        if view.cost_usd:
+            parts.append((8, f"${view.cost_usd:.2f}"))
+        elif view.output_tokens and not price.known:
+            parts.append((8, PRICE_UNKNOWN))
         if window and view.context_tokens:
             left = max(0.0, 1 - view.context_tokens / window)
             parts.append((7, f"{left:.0%} context left"))

@@ -64,6 +64,7 @@ class View:
         self.input_tokens = 0
         self.output_tokens = 0
         self.context_tokens = 0  # of the latest request
+        self.cost_usd = 0.0  # of what has a known price
         self._style = style
         self._width = width
         self._now = now
@@ -214,6 +215,8 @@ class View:
             self.input_tokens += event.usage.input_tokens
             self.output_tokens += event.usage.output_tokens
             self.context_tokens = event.usage.input_tokens + event.usage.output_tokens
+            if isinstance(event.usage.cost_usd, float):
+                self.cost_usd += event.usage.cost_usd
 
     def _call(self, event: Event) -> list[str]:
         known = self._at_work.get(event.call_id)

@@ -4,6 +4,9 @@ A call that changed files records one `FileChanged` for each, directly before it
 in the same append. Both versions are in the version store (journal/versions.py) by then, under the
 hashes that the fact names, as long as the store keeps them. Several changes of one file have one
 net effect (`combine`): from the content before the first to the content after the last.
+
+A file tool records `FileChanging` before it replaces a file. If a crash cuts the call, the file's
+present content tells whether that change has happened (`find_out`).
 """
 
 from collections.abc import Iterable
@@ -54,6 +57,29 @@ class FileChanged(Fact, tag="file.changed", omit_defaults=True):
     mode_before: int = 0
     mode_after: int = 0
     binary: bool = False
+
+
+class FileChanging(Fact, tag="file.changing"):
+    """A call is about to change a file. Recorded before it does."""
+
+    run_id: RunId
+    call_id: CallId
+    change: FileChange
+
+
+class Happened(StrEnum):
+    """Whether an announced change has happened."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"  # the file has neither content: another hand changed it
+
+
+def find_out(change: FileChange, now: str) -> Happened:
+    """Compare the file's present content, by its hash, with an announced change."""
+    if now == change.after:
+        return Happened.YES
+    return Happened.NO if now == change.before else Happened.UNKNOWN
 
 
 class Changed(Protocol):

@@ -98,6 +98,7 @@ class CommandSession(Value):
                 suspended=now.status is SessionStatus.SUSPENDED,
                 health=health,
                 now=self._parts.clock.now(),
+                priced=self._parts.models.named(now.model).price.known,
                 attempts=busy.attempts if busy else 0,
                 retry_at=busy.retry_at if busy else 0.0,
                 files=read.files if read else (),

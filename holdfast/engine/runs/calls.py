@@ -22,13 +22,13 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import call as machine
 from holdfast.core.run import child
 from holdfast.core.run.call import Call, CallAsked, CallSettled, CallStarted, OnCrash, Outcome
-from holdfast.core.run.files import FileChanged
+from holdfast.core.run.files import FileChange, FileChanged, FileChanging
 from holdfast.core.session import answers
 from holdfast.core.types import CallId, Fact, ProcessId, RunId
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs import outcomes
 from holdfast.engine.runs.approvals import Judged, Permits, new_request_id, requested
-from holdfast.engine.runs.driven import DrivenRun
+from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.progress import CallProgress
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 PREVIEW = 200  # characters of a call that people see
 ABORT_S = 2.5  # for the cleanup of a stopped call
+INTERRUPTED = "Nothing was written: the run was interrupted before the file was changed."
 RESULT = 64 * 1024  # characters of a result that the model sees
 
 
@@ -211,6 +212,20 @@ class Calls:
                 host, preview, at.loaded, run_id, at.call_id, at.record
             )
 
+        async def announce(change: FileChange) -> None:
+            if self._redactor.hides(change.path):
+                return  # a path is recorded as it is, or not at all
+            changing = FileChanging(run_id=run_id, call_id=at.call_id, change=change)
+            try:
+                await at.record(changing).wait()
+            except Cut:
+                raise ToolFailed(INTERRUPTED) from None
+
+        def announced() -> tuple[FileChange, ...]:
+            now = at.run.now
+            call = now.calls.get(at.call_id) if now is not None else None
+            return call.changing if call is not None else ()
+
         return Context(
             session=at.loaded.key,
             run_id=run_id,
@@ -226,6 +241,8 @@ class Calls:
             trees=(),
             progress=progress.add,
             may_reach=may_reach,
+            announce=announce,
+            announced=announced,
             depth=run.parent.depth if run.parent else 0,
             children=len(child.children_of(session.children, run_id)),
             result_of=lambda call_id: self._result_of(at.loaded, call_id),

@@ -186,6 +186,16 @@ class FileGate:
                 raise OSError(errno.ENOENT, "")
             yield slot
 
+    def present(self, path: str) -> bytes | None:
+        """Return the content of the file at `path`; None if there is none."""
+        try:
+            with self._slot(path, self._open_parent) as slot:
+                return slot.former
+        except ToolFailed as failed:
+            if isinstance(failed.__cause__, FileNotFoundError):
+                return None
+            raise
+
     @contextmanager
     def place(self, path: str) -> Iterator["Slot"]:
         """Return the slot of a file that may or may not exist; create missing directories."""

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from holdfast.cli.models.models import BUILTIN_ONLY, NO_MODEL
 from tests.cli import Place
+from tests.fakes import model_server as says
 from tests.fakes import ollama
 from tests.fakes.model_server import ModelServer, refuse, serve
 
@@ -166,6 +167,20 @@ async def test_a_model_is_tried_with_one_request(place: Place) -> None:
     assert "check models.other.api_key" in refused.err
     gone = await place.holdfast("models", "test", "other/m")
     assert gone.code == 75
+
+
+async def test_every_key_of_a_pool_is_tried(place: Place) -> None:
+    async with serve() as server:
+        pool = table(server).replace('api_key = "key-canary"', 'api_keys = ["k-1", "k-2", "k-3"]')
+        place.configure(pool)
+        server.then(says.say("ready"), refuse(401, "no such key"), says.say("ready"))
+        result = await place.holdfast("models", "test", "work/m", "--json")
+        keys = [seen.headers["Authorization"] for seen in server.requests]
+    assert keys == ["Bearer k-1", "Bearer k-2", "Bearer k-3"]
+    assert result.code == 4
+    tried = json.loads(result.out)["keys"]
+    assert [(one["key"], "error" in one) for one in tried] == [(1, False), (2, True), (3, False)]
+    assert "k-2" not in result.out + result.err
 
 
 async def test_offline_cannot_be_tried_and_only_the_built_in_model_is_fetched(place: Place) -> None:

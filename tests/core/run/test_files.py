@@ -2,7 +2,15 @@
 
 import pytest
 
-from holdfast.core.run.files import ChangeKind, FileChange, changed, combine, describe
+from holdfast.core.run.files import (
+    ChangeKind,
+    FileChange,
+    Happened,
+    changed,
+    combine,
+    describe,
+    find_out,
+)
 from holdfast.core.types import CallId, RunId
 
 pytestmark = pytest.mark.promise("EDIT-01")
@@ -68,3 +76,11 @@ def test_a_change_in_one_line() -> None:
     assert describe(change("a.py", DELETED, "1", "")) == "+1 −2 a.py (deleted)"
     binary = FileChange("a.png", REPLACED, binary=True)
     assert describe(binary) == "binary a.png (replaced)"
+
+
+@pytest.mark.promise("EDIT-06")
+@pytest.mark.parametrize(
+    ("now", "happened"), [("1", Happened.NO), ("2", Happened.YES), ("", Happened.UNKNOWN)]
+)
+def test_the_present_content_tells_whether_a_change_happened(now: str, happened: Happened) -> None:
+    assert find_out(change("a", PATCHED, "1", "2"), now) is happened
