@@ -271,8 +271,13 @@ def _add_approvals(commands: _Commands) -> None:
     deny = inner.add("deny", line, f"Do not let it run. {text}", what="deny", choice="deny")
     for one in (approve, deny):
         one.add_argument("request_id", nargs="?", metavar="ID", type=_some_text)
-    inner.add("rules", "list permissions given by `always`", json=_LINES, what="rules")
-    text = "Revoke a permission given by `always`. What runs already continues."
+    deny.add_argument("--because", metavar="TEXT", default="", help="the reason, for the model")
+    text = "permit commands that match PATTERN in the sandbox, unasked from now on"
+    allow = inner.add("allow", text, help.ALLOW, what="allow")
+    allow.add_argument("pattern", nargs="?", metavar="PATTERN", type=_some_text)
+    _flag(allow, "--list", "list permissions, as `rules` does")
+    inner.add("rules", "list permissions given by `always` or `allow`", json=_LINES, what="rules")
+    text = "Revoke a permission given by `always` or `allow`. What runs already continues."
     revoke = inner.add("revoke", "revoke such a permission", text, what="revoke")
     revoke.add_argument("name", metavar="NAME", type=_some_text)
     approvals.epilog = approve.epilog = deny.epilog = help.REQUEST_ID

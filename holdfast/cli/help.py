@@ -45,6 +45,17 @@ REQUEST_ID = """ID is the request's id, or a prefix that is unique.
 exit codes: 0 answered; 1 no such request, or it does not offer that choice;
 2 no ID given, or the prefix matches several requests
 """
+ALLOW = """Permit commands that match PATTERN: they run in the sandbox without a question.
+
+  holdfast approvals allow 'pytest *'          pytest with any plain words behind it
+  holdfast approvals allow 'make test'         exactly this
+  holdfast approvals allow 'git log *'         git log, not git push
+
+PATTERN is the beginning of a command in plain words. * as the last word stands for any further
+words, but not for shell operators: in a line with | or && every command needs its own permission.
+It is valid for your own sessions in every workspace, at sandbox level L2 and above, until you
+revoke it. Programs that run other programs (sh, env, xargs, sudo) cannot be permitted.
+"""
 RULE_NAME = """NAME is the permission's name, or a prefix that is unique.
 
 exit codes: 0 revoked; 1 no such permission; 2 the prefix matches several
