@@ -265,7 +265,7 @@ class Transcript:
 
     def _take_back(self, fact: Undone) -> None:
         if self._begun or self.left_out:
-            self._cut(max(self._begun.values(), default=0))
+            self._remove(max(self._begun.values(), default=0))
 
     def _rewind(self, fact: Rewound) -> None:
         if fact.redo:
@@ -277,7 +277,7 @@ class Transcript:
         known = [self._begun[run_id] for run_id in fact.runs if run_id in self._begun]
         if self.added is not None and len(known) < len(fact.runs):
             raise MessagesLeftOut
-        self._taken.append(self._cut(min(known, default=len(self.messages))))
+        self._taken.append(self._remove(min(known, default=len(self.messages))))
 
     def _compact(self, fact: HistoryCompacted) -> None:
         if fact.upto - self.left_out <= len(self.messages):  # else these messages are gone
@@ -413,7 +413,7 @@ class Transcript:
         last = self.messages[max(self._begun.values()) :] if self._begun else ()
         return [m for m in last if isinstance(m, User)]
 
-    def _cut(self, at: int) -> "_Taken":
+    def _remove(self, at: int) -> "_Taken":
         """Remove the messages from position `at` on, and return what is gone."""
         if self.left_out and at < self._compactions[0].upto:
             raise MessagesLeftOut
