@@ -20,7 +20,6 @@ from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled
 from holdfast.core.run.context import HistoryCompacted
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessStarted
 from holdfast.core.run.run import (
-    CutCause,
     ModelAnswered,
     RunCancelled,
     RunCompleted,
@@ -31,6 +30,7 @@ from holdfast.core.run.run import (
 from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Measured
 from holdfast.core.session.instructions import InstructionsRead
+from holdfast.core.session.notes import RESULTS_NOTE, died_note, resume_note
 from holdfast.core.session.rewound import Rewound
 from holdfast.core.session.session import (
     MarkCleared,
@@ -43,38 +43,6 @@ from holdfast.core.types import CallId, Fact, InputId, ProcessId, RunId, Value
 from holdfast.errors import HoldfastError
 
 _COMMAND = 100  # characters of the command of a process that died
-_CAUSES: dict[str, str] = {
-    CutCause.RESTART: "gateway restart",
-    CutCause.SHUTDOWN: "gateway shutdown",
-    CutCause.TERMINAL: "gateway shutdown",
-    CutCause.CRASH: "gateway interruption",
-}
-
-
-def resume_note(cause: str) -> str:
-    """Return the note to the model when a run goes on after `cause` cut it."""
-    what = _CAUSES.get(cause, "gateway interruption")
-    return (
-        f"[System note: Your previous turn was cut by a {what}. The history above is intact. "
-        "If tool results are unfinished or unknown, deal with those first, then go on with the "
-        "task where it stopped.]"
-    )
-
-
-def died_note(died: Collection[str]) -> str:
-    """Return the note to the model about processes that died with the gateway; empty: none."""
-    if not died:
-        return ""
-    return (
-        "[System note: The gateway was restarted, and these background processes died with it: "
-        f"{'; '.join(died)}. Start again what is still needed.]"
-    )
-
-
-RESULTS_NOTE = (
-    "[System note: The conversation above ends with tool results that were not answered. "
-    "Read each tool result, then turn to the message below.]"
-)
 
 
 class _Taken(Value):

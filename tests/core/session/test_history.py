@@ -19,13 +19,8 @@ from holdfast.core.run.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session.history import (
-    RESULTS_NOTE,
-    MessagesLeftOut,
-    Transcript,
-    died_note,
-    resume_note,
-)
+from holdfast.core.session.history import MessagesLeftOut, Transcript
+from holdfast.core.session.notes import RESULTS_NOTE, died_note, resume_note
 from holdfast.core.session.rewound import Rewound, SeedPoint
 from holdfast.core.session.session import (
     MarkCleared,
