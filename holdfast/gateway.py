@@ -302,6 +302,9 @@ class Gateway(Protocol):
     def rules(self, by: Principal) -> dict[str, str]:
         """Return the operator's standing permissions: name and description of each."""
 
+    async def allow(self, by: Principal, pattern: str) -> tuple[str, str]:
+        """Add a rule for the commands that match `pattern`; return its name and its text."""
+
     async def revoke(self, by: Principal, name: str) -> None:
         """Revoke a standing permission; refused with `rule_not_found`."""
 
@@ -371,7 +374,7 @@ class CommandTarget(Protocol):
     async def choose_model(self, name: str) -> str:
         """Choose a model for this session; empty: the configured one."""
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""
 
     async def retry(self) -> None:

@@ -75,6 +75,7 @@ class Service(Reads):
         self.background = admin.background
         self.session_admin, self.delivery_admin = admin.sessions, admin.deliveries
         self.rules, self.revoke = admin.rules.rules, admin.rules.revoke
+        self.allow = admin.rules.allow
         self.accept_posture = self._posture.accept
 
     async def start(self, only: frozenset[RunId] | None = None) -> None:

@@ -129,8 +129,8 @@ class FakeChat:
         self._ask("choose_model", name)
         return name or "openai/configured"
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
-        self._ask("answer", choice, request_id)
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
+        self._ask("answer", choice, request_id, *([reason] if reason else []))
         left = tuple(a for a in self.now.approvals if a.request_id != request_id)
         self.now = replace(self.now, approvals=left)
         return Choice.SESSION if choice is Choice.ALWAYS else choice

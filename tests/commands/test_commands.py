@@ -241,8 +241,26 @@ async def test_an_approval_with_too_many_words_answers_nothing() -> None:
     chat = _pending("a1")
     assert (await told(chat, "/approve once session")).startswith("/approve takes once or session")
     assert (await told(chat, "/approve a1 b2")).startswith("/approve takes once or session")
-    assert (await told(chat, "/deny a1 b2")).startswith("/deny takes the id")
     assert chat.asked == []
+
+
+@pytest.mark.promise("ASK-07")
+@pytest.mark.parametrize(
+    ("text", "named", "reason"),
+    [
+        ("/deny", "apr_a1b2c3", ""),
+        ("/deny use the staging server", "apr_a1b2c3", "use the staging server"),
+        ("/deny a better way exists", "apr_a1b2c3", "a better way exists"),
+        ("/deny wrong", "apr_a1b2c3", "wrong"),
+        ("/deny d4", "apr_d4e5f6", ""),
+        ("/deny d4e5 not now", "apr_d4e5f6", "not now"),
+        ("/deny apr_d4 not now", "apr_d4e5f6", "not now"),
+    ],
+)
+async def test_what_is_said_with_deny_is_the_reason(text: str, named: str, reason: str) -> None:
+    chat = _pending("a1b2c3", "d4e5f6")
+    assert (await told(chat, text)).startswith("Denied")
+    assert chat.asked == [("answer", Choice.DENY, named, *([reason] if reason else []))]
 
 
 async def test_a_refused_approval_says_why() -> None:

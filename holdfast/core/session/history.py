@@ -18,6 +18,7 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, Inpu
 from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
 from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled
 from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessStarted
 from holdfast.core.run.run import (
     CutCause,
     ModelAnswered,
@@ -37,9 +38,10 @@ from holdfast.core.session.session import (
     SessionSeeded,
     Undone,
 )
-from holdfast.core.types import CallId, Fact, InputId, RunId, Value
+from holdfast.core.types import CallId, Fact, InputId, ProcessId, RunId, Value
 from holdfast.errors import HoldfastError
 
+_COMMAND = 100  # characters of the command of a process that died
 _CAUSES: dict[str, str] = {
     CutCause.RESTART: "gateway restart",
     CutCause.SHUTDOWN: "gateway shutdown",
@@ -55,6 +57,16 @@ def resume_note(cause: str) -> str:
         f"[System note: Your previous turn was cut by a {what}. The history above is intact. "
         "If tool results are unfinished or unknown, deal with those first, then go on with the "
         "task where it stopped.]"
+    )
+
+
+def died_note(died: Collection[str]) -> str:
+    """Return the note to the model about processes that died with the gateway; empty: none."""
+    if not died:
+        return ""
+    return (
+        "[System note: The gateway was restarted, and these background processes died with it: "
+        f"{'; '.join(died)}. Start again what is still needed.]"
     )
 
 
@@ -81,6 +93,8 @@ class Excerpt(Value):
     since: int
     measured: Measured | None
     files: InstructionsRead | None
+    running: dict[ProcessId, str]
+    died: dict[str, bool]
 
 
 class MessagesLeftOut(HoldfastError):
@@ -107,6 +121,8 @@ class Transcript:
         self._open: dict[CallId, None] = {}
         self._mark = ""  # the cause of a cut after which no run has completed
         self._note = ""  # a note that the model has not read yet
+        self._running: dict[ProcessId, str] = {}  # in the background: no message tells their end
+        self._died: dict[str, bool] = {}  # of those; true: the next answer comes after it was told
         self._at_work = RunId("")  # the active run; empty at first
         self._begun: dict[RunId, int] = {}  # the position of each run's first message
         self.imported = False  # the model's messages begin with those of an imported file
@@ -148,6 +164,8 @@ class Transcript:
             since=self._since,
             measured=self.measured,
             files=self.files,
+            running=self._running,
+            died=self._died,
         )
 
     @classmethod
@@ -161,6 +179,7 @@ class Transcript:
         it._mark, it._note, it._at_work = kept.mark, kept.note, kept.at_work
         it._compactions = [] if kept.compacted is None else [kept.compacted]
         it.imported, it.measured, it.files = kept.imported, kept.measured, kept.files
+        it._running, it._died = dict(kept.running), dict(kept.died)
         it._measure_again()
         it._since = kept.since
         return it
@@ -172,6 +191,7 @@ class Transcript:
 
     def _read_input(self, fact: InputPromoted) -> None:
         self._at_work = fact.run_id
+        self._tell_died()
         first = fact.run_id not in self._begun
         self._read(self._waiting.pop(fact.input_id), first=first)
         self._begun.setdefault(fact.run_id, len(self.messages) - 1)
@@ -181,6 +201,7 @@ class Transcript:
 
     def _take_answer(self, fact: ModelAnswered) -> None:
         self._note = ""
+        self._died = {what: told for what, told in self._died.items() if not told}
         if fact.usage.input_tokens:
             self.measured = Measured(fact.usage.input_tokens, self._estimate)
             self._since = 0
@@ -188,9 +209,30 @@ class Transcript:
         self._take(Assistant(fact.text, fact.calls, fact.opaque, maker))
 
     def _take_result(self, fact: CallSettled) -> None:
+        self._tell_died()
         self._take(ToolResult(fact.call_id, fact.text))
 
+    def _start_process(self, fact: ProcessStarted) -> None:
+        if not (fact.notify or fact.detach):
+            self._running[fact.process_id] = " ".join(fact.command.split())[:_COMMAND]
+
+    def _end_process(self, fact: ProcessEnded) -> None:
+        command = self._running.pop(fact.process_id, None)
+        if command is not None and fact.cause in (ProcessEnd.RESTART, ProcessEnd.LOST):
+            self._died[f"{fact.process_id} ({command})"] = False
+
+    def _cut(self, fact: RunInterrupted) -> None:
+        """The gateway ends, and with it what runs in the background."""
+        self._mark = fact.cause
+        self._died |= dict.fromkeys((f"{p} ({c})" for p, c in self._running.items()), False)
+        self._running = {}
+
+    def _tell_died(self) -> None:
+        """The next request has the note. One that is under way now may have been sent without."""
+        self._died = dict.fromkeys(self._died, True)
+
     def _resume(self, fact: RunResumed) -> None:
+        self._tell_died()
         if fact.cause and self._mark and self.messages:
             self._at_work = fact.run_id
             self._note = resume_note(self._mark)
@@ -203,6 +245,7 @@ class Transcript:
     def _reset(self, fact: SessionReset) -> None:
         self._past += self._clear()
         self._mark = self._note = ""
+        self._died = {}
 
     def _take_seed(self, fact: SessionSeeded) -> None:
         self.imported = fact.imported
@@ -219,7 +262,7 @@ class Transcript:
     def _read_files(self, fact: InstructionsRead) -> None:
         self.files = fact
 
-    def _set_mark(self, fact: RunInterrupted | SessionMarked) -> None:
+    def _set_mark(self, fact: SessionMarked) -> None:
         self._mark = fact.cause
 
     def _clear_mark(self, fact: MarkCleared) -> None:
@@ -232,7 +275,7 @@ class Transcript:
         InputRefused: _drop_input,
         ModelAnswered: _take_answer,
         CallSettled: _take_result,
-        RunInterrupted: _set_mark,
+        RunInterrupted: _cut,
         RunResumed: _resume,
         RunCompleted: _end_run,
         RunFailed: _end_run,
@@ -244,6 +287,8 @@ class Transcript:
         Undone: _take_back,
         HistoryCompacted: _compact,
         InstructionsRead: _read_files,
+        ProcessStarted: _start_process,
+        ProcessEnded: _end_process,
     }
 
     @property
@@ -292,10 +337,11 @@ class Transcript:
         for at, message in enumerate(messages):
             if isinstance(message, Assistant) and message.opaque and message.maker != name:
                 messages[at] = Assistant(message.text, message.calls)
-        if self._note and (at := self._unanswered(messages)) < len(messages):
-            messages[at] = replace(messages[at], text=f"{self._note}\n\n{messages[at].text}")
-        elif self._note:
-            messages.append(User(self._note))
+        note = "\n".join(filter(None, (self._note, died_note(self._died))))
+        if note and (at := self._unanswered(messages)) < len(messages):
+            messages[at] = replace(messages[at], text=f"{note}\n\n{messages[at].text}")
+        elif note:
+            messages.append(User(note))
         return messages
 
     def without_note(self) -> list[Message]:

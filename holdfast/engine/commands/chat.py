@@ -76,9 +76,9 @@ class Conversation:
         here = await self._session(await self._book.route(self._place))
         return await here.choose_model(chosen)
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""
-        return await (await self._current()).answer(choice, request_id)
+        return await (await self._current()).answer(choice, request_id, reason)
 
     async def retry(self) -> None:
         """Send the last message again, and replace its result."""

@@ -155,14 +155,16 @@ class CommandSession(Value):
         await self._parts.sessions.change(self.key, decide)
         return chosen or self._parts.models.main.name
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
         async with self._parts.sessions.load(self.key) as loaded:
             waiting = self._answerable(loaded.session) if loaded else ()
         asked = next((a for a in waiting if request_id in ("", a.request_id)), None)
         if asked is None:
             raise Refused("nothing_to_answer", access.NOTHING_TO_ANSWER)
-        intent = Answer(self._by, asked.run_id, choice, asked.request_id, came=self._came)
+        intent = Answer(
+            *(self._by, asked.run_id, choice, asked.request_id), came=self._came, reason=reason
+        )
         return (await self._parts.gateway.send(intent)).choice
 
     def _answerable(self, now: session.Session) -> Sequence[ApprovalRequested]:

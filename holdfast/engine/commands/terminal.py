@@ -214,9 +214,9 @@ class TerminalTarget:
         """Choose another model for this session; empty: the configured one."""
         return await self._here.choose_model(named_model(self._parts.models, name))
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
-        return await self._here.answer(choice, request_id)
+        return await self._here.answer(choice, request_id, reason)
 
     async def retry(self) -> None:
         """Send the last message again, and replace its result."""

@@ -8,6 +8,7 @@ import pytest
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessStarted
 from holdfast.core.run.run import (
     CutCause,
     ModelAnswered,
@@ -17,7 +18,7 @@ from holdfast.core.run.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session.history import RESULTS_NOTE, Transcript, resume_note
+from holdfast.core.session.history import RESULTS_NOTE, Transcript, died_note, resume_note
 from holdfast.core.session.session import (
     MarkCleared,
     SessionMarked,
@@ -25,7 +26,7 @@ from holdfast.core.session.session import (
     SessionSeeded,
     Undone,
 )
-from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, Usage
+from holdfast.core.types import OPERATOR, CallId, Fact, InputId, ProcessId, RunId, Usage
 
 A, B = RunId("a"), RunId("b")
 C1, C2 = CallId("c1"), CallId("c2")
@@ -562,3 +563,77 @@ def test_what_only_one_model_can_read_goes_back_to_that_model_and_to_no_other() 
     assert grown.for_model("a/big")[-1] == Assistant("yes", (), '{"signature":"x"}', "a/big")
     assert grown.for_model("a/small")[-1] == Assistant("yes")
     assert grown.for_model()[-1] == Assistant("yes")
+
+
+P = ProcessId("proc_1")
+DIED = died_note([f"{P} (npm run dev)"])
+
+
+def server(*, notify: bool = False, detach: bool = False) -> ProcessStarted:
+    command = "npm  run\ndev"
+    return ProcessStarted(
+        process_id=P, started_by=A, call_id=C1, command=command, notify=notify, detach=detach
+    )
+
+
+def ended(cause: ProcessEnd = ProcessEnd.RESTART) -> ProcessEnded:
+    return ProcessEnded(process_id=P, cause=cause)
+
+
+def last_text(it: Transcript) -> str:
+    message = it.for_model()[-1]
+    assert isinstance(message, User)
+    return message.text
+
+
+@pytest.mark.promise("PROC-02")
+def test_the_next_run_is_told_which_process_died_with_the_gateway() -> None:
+    began = transcript(*read("start it"), answered("yes"), server(), completed())
+    began.add(ended())
+    for fact in read("and now?", B):
+        began.add(fact)
+    assert last_text(began) == f"{DIED}\n\nand now?"
+    began.add(answered("again", C2, run_id=B))
+    began.add(settled(C2))
+    assert began.for_model()[-1] == ToolResult(C2, "done")
+
+
+@pytest.mark.promise("PROC-02")
+def test_a_run_that_goes_on_is_told_what_died_before_its_end_is_known() -> None:
+    it = transcript(*read("start it"), answered("", C1), server(), settled(C1), cut(), resumed())
+    assert last_text(it) == f"{resume_note('crash')}\n{DIED}"
+    it.add(ended())
+    it.add(answered("again"))
+    assert it.for_model()[-1] == assistant("again")
+
+
+def test_a_death_that_a_request_under_way_cannot_have_told_is_told_in_the_next_one() -> None:
+    it = transcript(*read("start it"), answered("", C1), server(), settled(C1), ended())
+    it.add(answered("", C2))  # it was asked before the process died
+    it.add(settled(C2))
+    assert last_text(it) == DIED
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (server(notify=True), ended()),  # a message tells it
+        (server(), ended(ProcessEnd.EXITED)),
+        (server(), ended(ProcessEnd.KILLED)),
+        (server(detach=True),),
+        (server(), ended(), SessionReset(reason="new")),
+    ],
+)
+def test_nothing_else_of_a_process_becomes_a_note(facts: tuple[Fact, ...]) -> None:
+    it = transcript(*read("start it"), answered("yes"), completed(), *facts, *read("more", B))
+    assert last_text(it) == "more"
+
+
+def test_what_died_is_in_an_excerpt() -> None:
+    it = transcript(*read("start it"), answered("yes"), server(), completed())
+    again = Transcript.restored(it.excerpt(()))
+    again.add(ended())
+    third = Transcript.restored(again.excerpt(()))
+    for fact in read("more", B):
+        third.add(fact)
+    assert last_text(third) == f"{DIED}\n\nmore"
