@@ -11,7 +11,7 @@ from typing import Protocol, overload
 
 from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.events import Record
-from holdfast.core.inbox import Mode, UpdateRef
+from holdfast.core.inbox import Mode
 from holdfast.core.intents import (
     Answer,
     Answered,
@@ -31,8 +31,7 @@ from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.library import Imported
-from holdfast.core.session.rewind import Point
-from holdfast.core.session.rewound import RewindScope, Rewound
+from holdfast.core.session.rewind import Point, Rewind, RewindChoice, RewindDone
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -151,25 +150,6 @@ class RunQuery(Value):
     session_id: SessionId | None = None
     limit: int = 20
     after: RunId | None = None
-
-
-class Rewind(Value):
-    """Take a session back to a point, or bring back what was taken back last."""
-
-    by: Principal
-    point: RunId | None = None  # the state before this run; None: before the last exchange
-    what: RewindScope = RewindScope.BOTH
-    force: bool = False  # also overwrite what another hand changed
-    redo: bool = False
-    came: UpdateRef | None = None  # the request: the same again is carried out once
-
-
-class RewindDone(Value):
-    """A rewind as it was recorded, and the message that it takes back or brings back."""
-
-    fact: Rewound
-    text: str
-    repeated: bool = False  # the same request was carried out before
 
 
 class DiffQuery(Value):
@@ -374,15 +354,6 @@ class ChatSession(Value):
     current: bool
     first_words: str
     now: float  # the time of this view
-
-
-class RewindChoice(Value):
-    """What a user wants to be taken back."""
-
-    point: int | None = None  # its number; None: before the last exchange
-    what: RewindScope = RewindScope.BOTH
-    force: bool = False  # also overwrite what another hand changed
-    redo: bool = False  # bring back what was taken back last
 
 
 class CommandTarget(Protocol):

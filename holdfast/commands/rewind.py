@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from holdfast.commands.command import Command
 from holdfast.commands.phrases import ago, code, count
 from holdfast.core.approval.approval import Role
-from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
 from holdfast.core.session.rewound import FileResult, FileStep, RewindScope
-from holdfast.gateway import CommandTarget, RewindChoice, RewindDone
+from holdfast.gateway import CommandTarget
 
 NO_POINTS = "There is no message here to go back to."
 UNDO_TAKES = "/undo takes files, conversation, force or nothing."

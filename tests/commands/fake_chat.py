@@ -10,20 +10,11 @@ from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.inbox import Mode
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
-from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
 from holdfast.core.session.rewound import FileStep, RewindScope, Rewound
 from holdfast.core.types import OPERATOR, CallId, RequestId, RewindId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
-from holdfast.gateway import (
-    ChatSession,
-    ChatStatus,
-    FileDiff,
-    Health,
-    ProcessView,
-    RewindChoice,
-    RewindDone,
-    RunView,
-)
+from holdfast.gateway import ChatSession, ChatStatus, FileDiff, Health, ProcessView, RunView
 
 NOW = 1_000_000_000.0
 SESSION = SessionId("ses_1")

@@ -3,10 +3,9 @@
 import pytest
 
 from holdfast.commands import rewind
-from holdfast.core.session.rewind import FileTotal, Point
+from holdfast.core.session.rewind import FileTotal, Point, RewindChoice
 from holdfast.core.session.rewound import FileResult, FileStep, RewindScope
 from holdfast.core.types import RunId
-from holdfast.gateway import RewindChoice
 from tests.commands.fake_chat import NOW, FakeChat, told
 
 pytestmark = pytest.mark.anyio

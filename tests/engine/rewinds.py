@@ -16,13 +16,12 @@ from anyio import to_thread
 from holdfast.core.messages import User
 from holdfast.core.run.call import OnCrash
 from holdfast.core.run.files import ChangeKind, FileChange
-from holdfast.core.session.rewind import SeenFile
+from holdfast.core.session.rewind import Rewind, RewindDone, SeenFile
 from holdfast.core.session.rewound import FileResult, FileStep
 from holdfast.core.text.diff import Version
 from holdfast.core.types import Fact, RunId, SessionId, SessionKey, Value
 from holdfast.core.workspace import own
 from holdfast.engine.service import Service
-from holdfast.gateway import Rewind, RewindDone
 from holdfast.journal.blobs import Blobs
 from holdfast.models.model import Answer, Piece, Request
 from holdfast.tools import files

@@ -11,10 +11,9 @@ from holdfast.api.frames import restored
 from holdfast.api.schema import rewinds as schema
 from holdfast.core.inbox import UpdateRef
 from holdfast.core.intents import Principal
-from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewind import Point, Rewind, RewindDone
 from holdfast.core.session.rewound import RewindScope
 from holdfast.core.types import RunId
-from holdfast.gateway import Rewind, RewindDone
 
 _CHANNEL = "/rewind"  # the scope of idempotency keys; no channel has such a name
 

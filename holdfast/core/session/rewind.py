@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from holdfast.core.inbox import InputAdmitted, InputPromoted
+from holdfast.core.inbox import InputAdmitted, InputPromoted, UpdateRef
+from holdfast.core.intents import Principal
 from holdfast.core.messages import Message, User
 from holdfast.core.run.files import FileChanged
 from holdfast.core.session.rewound import FileResult, FileStep, RewindScope, Rewound, SeedPoint
@@ -31,6 +32,34 @@ NO_POINT = "There is no message here to undo or repeat."
 NO_FILES = "No file was changed here that could be restored."
 NO_SUCH_POINT = "There is no such point. /rewind lists the points that there are."
 NOTHING_TO_REDO = "There is nothing to redo: nothing was undone since the last message."
+
+
+class Rewind(Value):
+    """Take a session back to a point, or bring back what was taken back last."""
+
+    by: Principal
+    point: RunId | None = None  # the state before this run; None: before the last exchange
+    what: RewindScope = RewindScope.BOTH
+    force: bool = False  # also overwrite what another hand changed
+    redo: bool = False
+    came: UpdateRef | None = None  # the request: the same again is carried out once
+
+
+class RewindDone(Value):
+    """A rewind as it was recorded, and the message that it takes back or brings back."""
+
+    fact: Rewound
+    text: str
+    repeated: bool = False  # the same request was carried out before
+
+
+class RewindChoice(Value):
+    """What a user wants to be taken back."""
+
+    point: int | None = None  # its number; None: before the last exchange
+    what: RewindScope = RewindScope.BOTH
+    force: bool = False  # also overwrite what another hand changed
+    redo: bool = False  # bring back what was taken back last
 
 
 class FileTotal(Value):

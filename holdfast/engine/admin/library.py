@@ -9,14 +9,14 @@ from secrets import token_hex
 from holdfast.core.intents import Principal
 from holdfast.core.session import library
 from holdfast.core.session.library import Imported
-from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewind import Point, Rewind, RewindDone
 from holdfast.core.session.session import current
 from holdfast.core.types import Fact, SessionId, SessionKey, Value
 from holdfast.engine.permission import check_admin
 from holdfast.engine.runs.rewinding import RUN_ACTIVE, Rewinder
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
-from holdfast.gateway import Rewind, RewindDone, SessionSummary, SettledTranscript
+from holdfast.gateway import SessionSummary, SettledTranscript
 from holdfast.journal.journal import Journal, SessionRow
 
 

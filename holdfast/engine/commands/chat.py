@@ -16,7 +16,7 @@ from holdfast.core.chat.access import AccessDenied
 from holdfast.core.chat.chats import HomeChosen, RestartAsked
 from holdfast.core.inbox import Mode
 from holdfast.core.session.compaction import Filling
-from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
 from holdfast.core.session.session import SessionSuspended
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Usage
 from holdfast.engine.chats.book import ChatBook
@@ -24,14 +24,7 @@ from holdfast.engine.chats.places import ChatPlace
 from holdfast.engine.commands.deps import CommandDeps, ProcessControl
 from holdfast.engine.commands.session import CommandSession, named_model
 from holdfast.errors import Refused
-from holdfast.gateway import (
-    ChatSession,
-    ChatStatus,
-    FileDiff,
-    ProcessView,
-    RewindChoice,
-    RewindDone,
-)
+from holdfast.gateway import ChatSession, ChatStatus, FileDiff, ProcessView
 
 
 class Conversation:

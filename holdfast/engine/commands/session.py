@@ -17,7 +17,14 @@ from holdfast.core.run import run
 from holdfast.core.session import answers, placement, session
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.replies import SUPERSEDED
-from holdfast.core.session.rewind import NO_POINT, NO_SUCH_POINT, Point
+from holdfast.core.session.rewind import (
+    NO_POINT,
+    NO_SUCH_POINT,
+    Point,
+    Rewind,
+    RewindChoice,
+    RewindDone,
+)
 from holdfast.core.session.session import ModelChosen, SessionReopened
 from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import CallId, Fact, Owner, ProcessId, RunId, SessionKey, Usage, Value
@@ -26,16 +33,7 @@ from holdfast.engine.reads import view_of
 from holdfast.engine.runs.rewinding import RUN_ACTIVE
 from holdfast.engine.sessions import LoadedSession
 from holdfast.errors import Refused
-from holdfast.gateway import (
-    ChatStatus,
-    DiffQuery,
-    FileDiff,
-    ProcessView,
-    Rewind,
-    RewindChoice,
-    RewindDone,
-    RunQuery,
-)
+from holdfast.gateway import ChatStatus, DiffQuery, FileDiff, ProcessView, RunQuery
 from holdfast.models.model import Models
 
 NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."

@@ -25,7 +25,7 @@ from holdfast.core.approval.approval import Choice, Role
 from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import Principal, RequestKey, Steer, Submit
 from holdfast.core.session.compaction import Filling
-from holdfast.core.session.rewind import Point
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import Owner, Part, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine.admin.sessions import RUNS
@@ -41,8 +41,6 @@ from holdfast.gateway import (
     CommandView,
     FileDiff,
     ProcessView,
-    RewindChoice,
-    RewindDone,
 )
 from holdfast.journal.journal import RunFilter
 

@@ -19,13 +19,12 @@ from msgspec.structs import asdict, replace
 
 from holdfast.core.inbox import UpdateRef
 from holdfast.core.session import rewind
-from holdfast.core.session.rewind import Point, RewindPlan, Timeline
+from holdfast.core.session.rewind import Point, Rewind, RewindDone, RewindPlan, Timeline
 from holdfast.core.session.rewound import FileResult, FileStep, RewindPlanned, Rewound
 from holdfast.core.types import Part, RewindId, SessionKey
 from holdfast.engine.sessions import RETRY_CONFLICTS, LoadedSession, Sessions
 from holdfast.engine.timeline import read_timeline
 from holdfast.errors import JournalUnavailable, Refused, ToolFailed
-from holdfast.gateway import Rewind, RewindDone
 from holdfast.journal.journal import Conflict, Journal
 from holdfast.tools.tool import RestoresFiles
 

@@ -9,11 +9,11 @@ import pytest
 from holdfast.core.inbox import UpdateRef
 from holdfast.core.intents import Submit
 from holdfast.core.run.run import RunPhase
-from holdfast.core.session.rewind import FileTotal
+from holdfast.core.session.rewind import FileTotal, Rewind
 from holdfast.core.session.rewound import FileResult, RewindPlanned, RewindScope, Rewound
 from holdfast.core.types import RunId, SessionId
 from holdfast.errors import Refused
-from holdfast.gateway import DiffQuery, Rewind
+from holdfast.gateway import DiffQuery
 from holdfast.journal.blobs import Blobs
 from tests.engine.rewinds import HERE, Killed, bench, results
 from tests.engine.workshop import ME, Told, follow, serving, submit
