@@ -31,6 +31,7 @@ from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.library import Imported
+from holdfast.core.session.rewind import Point, Rewind, RewindChoice, RewindDone
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -203,6 +204,15 @@ class Library(Protocol):
         """Create a session with the messages that the model of this one reads now.
 
         Refused with `session_exists` if `name` is taken.
+        """
+
+    async def points(self, by: Principal, session_id: SessionId) -> Sequence[Point]:
+        """Return the points that the session can go back to, oldest first."""
+
+    async def rewind(self, session_id: SessionId, asked: Rewind) -> RewindDone:
+        """Go back to a point, or forth again. Durable when this returns.
+
+        Refused with `files_changed` if another hand changed a file, `session_busy` during a run.
         """
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
@@ -380,8 +390,11 @@ class CommandTarget(Protocol):
     async def retry(self) -> None:
         """Undo the last exchange and send its message again."""
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
+    async def points(self) -> Sequence[Point]:
+        """Return the points that this session can go back to, oldest first."""
+
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, or forth again."""
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""

@@ -164,10 +164,11 @@ exit codes: 0 done; 1 no such message, or too late; 2 the prefix matches several
 """
 AUDIT = """Show who allowed what, and verify that the record is complete.
 
-  holdfast audit                     show the latest entries: approvals, denials, rules
+  holdfast audit                     show the latest entries: approvals, denials, rules, changed files
   holdfast audit --run RUN           only entries about that run
   holdfast audit verify              check whether any entry was changed, moved or removed
 
+An entry `files.changed` names the files that a call changed; --json shows their hashes too.
 Each entry contains the hash of the one before. There is no secret in it: a person who can write to
 the home can forge all of it. To notice that, store the hash that `verify` prints somewhere else.
 

@@ -7,7 +7,7 @@ elsewhere may bring a JSON Schema instead; its arguments are a dict, which it va
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,8 @@ from holdfast.core.run.call import OnCrash
 from holdfast.core.run.files import FileChange
 from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
+from holdfast.core.session.rewind import SeenFile
+from holdfast.core.session.rewound import FileStep
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
 SURROGATE = "The text contains half of a surrogate pair; remove it."
@@ -161,6 +163,19 @@ class VersionStore(BlobStore, Protocol):
 
     def get(self, name: str) -> bytes:
         """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
+
+
+class RestoresFiles(Protocol):
+    """The interface to the files of a workspace that undo uses. Blocks; use a worker thread."""
+
+    def look(self, workspace: Path, paths: Sequence[str]) -> Mapping[str, SeenFile]:
+        """Return these files as they are. Their content is stored as a version before."""
+
+    def kept(self, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these versions that can be restored."""
+
+    def restore(self, workspace: Path, steps: Sequence[FileStep]) -> tuple[FileStep, ...]:
+        """Carry out these steps, and return each with its result. Repeating them is harmless."""
 
 
 async def _no_result(call_id: CallId) -> None:

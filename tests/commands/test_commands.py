@@ -45,7 +45,7 @@ async def test_new_begins_a_fresh_session() -> None:
     assert chat.asked == [("begin",)]
 
 
-@pytest.mark.parametrize("name", ["new", "retry", "undo", "restart", "home"])
+@pytest.mark.parametrize("name", ["new", "retry", "restart", "home"])
 async def test_a_command_without_arguments_does_nothing_if_it_gets_one(name: str) -> None:
     chat = FakeChat()
     said = await told(chat, f"/{name} 2")
@@ -273,12 +273,6 @@ async def test_retry_leaves_the_word_to_the_run() -> None:
     chat = FakeChat()
     assert await told(chat, "/retry") == ""
     assert chat.asked == [("retry",)]
-
-
-async def test_undo_shows_what_it_took_back() -> None:
-    chat = FakeChat()
-    assert await told(chat, "/undo") == "Undone: `make *it* better`"
-    assert chat.asked == [("undo",)]
 
 
 async def test_model_shows_and_chooses() -> None:

@@ -9,7 +9,7 @@ A file tool records `FileChanging` before it replaces a file. If a crash cuts th
 present content tells whether that change has happened (`find_out`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -109,6 +109,24 @@ _NOTES = {
     ChangeKind.REPLACED: "replaced",
     ChangeKind.DELETED: "deleted",
 }
+
+
+def listed(changes: Sequence[FileChanged], most: int) -> str:
+    """Return a line for each file: what was done, the hashes before and after, the path."""
+    lines = [
+        f"{c.kind} {c.before or '-'} {c.after or '-'} {escape(c.path)}" for c in changes[:most]
+    ]
+    return "\n".join([*lines, *_more(changes, most)])
+
+
+def named(changes: Sequence[FileChanged], most: int) -> str:
+    """Return what was done to which files, in one line."""
+    names = [f"{c.kind} {escape(c.path)}" for c in changes[:most]]
+    return ", ".join([*names, *_more(changes, most)])
+
+
+def _more(changes: Sequence[FileChanged], most: int) -> list[str]:
+    return [f"and {len(changes) - most} more"] if len(changes) > most else []
 
 
 def changed(run_id: RunId, call_id: CallId, change: FileChange) -> FileChanged:

@@ -32,7 +32,7 @@ from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.progress import CallProgress
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.errors import ToolFailed
+from holdfast.errors import JournalUnavailable, ToolFailed
 from holdfast.journal.journal import Pending
 from holdfast.tools.tool import (
     BlobStore,
@@ -310,7 +310,7 @@ class Calls:
             try:
                 with anyio.move_on_after(ABORT_S):
                     made = await tool.abort(context)
-                    changed[at.call_id] = outcomes.changes(context, made, self._redactor)
+                    changed[at.call_id] = await self._changed(at, context, made)
             except Exception:
                 log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
         return changed
@@ -328,7 +328,7 @@ class Calls:
             at.record(*open_questions)
         changes: tuple[FileChanged, ...] = ()
         if isinstance(outcome, Done | ToolFailure | Unknown):
-            changes = outcomes.changes(context, outcome.changes, self._redactor)
+            changes = await self._changed(at, context, outcome.changes)
         match outcome:
             case Done():
                 settled = self._settled(at, Outcome.OK, outcome.text, duration)
@@ -361,6 +361,22 @@ class Calls:
         if tool.settled is not None:
             await pending.wait()
             tool.settled(context)
+
+    async def _changed(
+        self, at: CallAtWork, context: Context, made: Sequence[FileChange]
+    ) -> tuple[FileChanged, ...]:
+        """Return the changed files as facts. They are in the audit, if that can be written."""
+        changes = outcomes.changes(context, made, self._redactor)
+        if not changes:
+            return ()
+        with anyio.CancelScope(shield=True):  # it has happened, and will be recorded
+            try:
+                await self._permits.note(
+                    "files.changed", at.loaded, at.run_id, **outcomes.audited(changes)
+                )
+            except JournalUnavailable as error:
+                log.warning("changed files are not in the audit", extra={"why": str(error)})
+        return changes
 
     def _settled(
         self, at: CallAtWork, outcome: Outcome, text: str, duration_s: float = 0.0

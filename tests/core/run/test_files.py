@@ -10,6 +10,8 @@ from holdfast.core.run.files import (
     combine,
     describe,
     find_out,
+    listed,
+    named,
 )
 from holdfast.core.types import CallId, RunId
 
@@ -84,3 +86,13 @@ def test_a_change_in_one_line() -> None:
 )
 def test_the_present_content_tells_whether_a_change_happened(now: str, happened: Happened) -> None:
     assert find_out(change("a", PATCHED, "1", "2"), now) is happened
+
+
+@pytest.mark.promise("EDIT-05")
+def test_changes_are_listed_for_the_audit() -> None:
+    made = [("a", CREATED, "", "1"), ("b\n", PATCHED, "1", "2"), ("c", DELETED, "3", "")]
+    facts = [changed(RunId("r"), CallId("c"), change(*one)) for one in made]
+    assert listed(facts, 3) == "created - 1 a\npatched 1 2 b\\u{a}\ndeleted 3 - c"
+    assert listed(facts, 1) == "created - 1 a\nand 2 more"
+    assert named(facts, 2) == "created a, patched b\\u{a}, and 1 more"
+    assert named(facts, 3) == "created a, patched b\\u{a}, deleted c"

@@ -67,6 +67,7 @@ from holdfast.core.session.placement import (
     requeue_unread,
     works_for,
 )
+from holdfast.core.session.recovery import recover
 from holdfast.core.session.replies import SUPERSEDED
 from holdfast.core.session.session import (
     OnStart,
@@ -76,7 +77,6 @@ from holdfast.core.session.session import (
     current,
     evolve,
     give_up,
-    recover,
     requeue_interrupted,
     stop,
 )
