@@ -21,10 +21,17 @@ from bench.hands import hands
 from bench.long import long
 from bench.processes import Broken
 from bench.sections import Bench, say, scripted_model
+from bench.snapshots import snapshots
 from bench.table import Figure, table
 from bench.terminal import terminal
 
-SECTIONS = {**sections.SECTIONS, "hands": hands, "terminal": terminal, "long": long}
+SECTIONS = {
+    **sections.SECTIONS,
+    "hands": hands,
+    "snapshots": snapshots,
+    "terminal": terminal,
+    "long": long,
+}
 BUSY = 0.7  # load average above which somebody else was at work
 
 

@@ -27,6 +27,7 @@ from holdfast.tools import terminal
 from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.spawn import Spawner
 from holdfast.tools.sandbox.sandbox import Sandbox
+from holdfast.tools.snapshot.snapshots import Snapshots
 from holdfast.tools.terminal_arguments import TerminalArguments
 from holdfast.tools.tool import Context, Done, Judge
 
@@ -45,20 +46,26 @@ def hands(bench: Bench) -> Iterator[Figure]:
         yield from anyio.run(_through_the_door, bench, contestant, running.pid)
 
 
-class _Shop:
+class Shop:
     """The terminal tool, as the gateway has it: judged, confined, with its way to the proxy."""
 
-    def __init__(self, home: Path, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self,
+        home: Path,
+        tasks: anyio.abc.TaskGroup,
+        workspace: Path | None = None,
+        snapshots: Snapshots | None = None,
+    ) -> None:
         spawner = Spawner(home / "calls", os.getpid(), time.time)
         sandbox = Sandbox(home, Path.home(), allow_none=False)
         self.hands = Commands(spawner, sandbox, Redactor(()), tasks, SystemClock())
-        (self._terminal,) = terminal.tools(self.hands)
-        self._workspace = home.with_name("hands-work")
-        self._workspace.mkdir()
+        (self._terminal,) = terminal.tools(self.hands, snapshots=snapshots)
+        self._workspace = workspace or home.with_name("hands-work")
+        self._workspace.mkdir(exist_ok=True)
         self._blobs = Blobs(home)
         self._count = 0
 
-    async def run(self, command: str) -> None:
+    async def run(self, command: str) -> Done:
         """One command, from its judgement to its result."""
         self._count += 1
         context = self._context()
@@ -69,6 +76,9 @@ class _Shop:
         outcome = await self._terminal.run(judged, asked)
         if not isinstance(outcome, Done):
             raise Broken(f"{command} gave {outcome}")
+        if self._terminal.settled is not None:
+            self._terminal.settled(judged)
+        return outcome
 
     def _context(self) -> Context:
         return Context(
@@ -113,14 +123,14 @@ async def _alone(bench: Bench) -> list[Figure]:
     home = bench.home / "hands-alone"
     home.mkdir()
     async with anyio.create_task_group() as tasks:
-        shop = _Shop(home, tasks)
+        shop = Shop(home, tasks)
         say(f"  {(await shop.hands.posture()).note}")
         figures = await _measure(shop, 15 if bench.quick else 60)
         tasks.cancel_scope.cancel()
     return figures
 
 
-async def _measure(shop: _Shop, rounds: int) -> list[Figure]:
+async def _measure(shop: Shop, rounds: int) -> list[Figure]:
     bare, ours, stops = [], [], []
     for n in range(rounds):
         began = time.perf_counter()

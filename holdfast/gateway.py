@@ -31,6 +31,7 @@ from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.library import Imported
+from holdfast.core.session.rewind import Point, Rewind, RewindChoice, RewindDone
 from holdfast.core.types import (
     OPERATOR,
     CallId,
@@ -205,6 +206,15 @@ class Library(Protocol):
         Refused with `session_exists` if `name` is taken.
         """
 
+    async def points(self, by: Principal, session_id: SessionId) -> Sequence[Point]:
+        """Return the points that the session can go back to, oldest first."""
+
+    async def rewind(self, session_id: SessionId, asked: Rewind) -> RewindDone:
+        """Go back to a point, or forth again. Durable when this returns.
+
+        Refused with `files_changed` if another hand changed a file, `session_busy` during a run.
+        """
+
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
         """Import a session; refused with `session_exists`. Only for the operator."""
 
@@ -302,6 +312,9 @@ class Gateway(Protocol):
     def rules(self, by: Principal) -> dict[str, str]:
         """Return the operator's standing permissions: name and description of each."""
 
+    async def allow(self, by: Principal, pattern: str) -> tuple[str, str]:
+        """Add a rule for the commands that match `pattern`; return its name and its text."""
+
     async def revoke(self, by: Principal, name: str) -> None:
         """Revoke a standing permission; refused with `rule_not_found`."""
 
@@ -371,14 +384,17 @@ class CommandTarget(Protocol):
     async def choose_model(self, name: str) -> str:
         """Choose a model for this session; empty: the configured one."""
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""
 
     async def retry(self) -> None:
         """Undo the last exchange and send its message again."""
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
+    async def points(self) -> Sequence[Point]:
+        """Return the points that this session can go back to, oldest first."""
+
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, or forth again."""
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""

@@ -56,12 +56,13 @@ _STATUS = {
     for status, codes in {
         403: "admin_only",
         404: "run_not_found rule_not_found run_ended session_not_found delivery_not_found "
-        "process_not_found model_not_found code_not_found user_not_found not_found",
+        "process_not_found model_not_found code_not_found user_not_found not_found no_such_point",
         405: "method_not_allowed",
         408: "request_timeout",
         409: "port_not_published approval_not_active approval_not_pending run_begun run_not_accepting_steer "
         "question_not_waiting session_not_marked session_suspended session_exists "
-        "delivery_not_waiting idempotency_key_conflict misconfigured no_gateway",
+        "delivery_not_waiting idempotency_key_conflict misconfigured no_gateway "
+        "session_busy files_changed nothing_said nothing_to_redo workspace_gone",
         413: "body_too_large",
         415: "unsupported_media_type",
         429: "queue_full too_many_codes",

@@ -8,6 +8,7 @@ from holdfast.api.responses import (
     question_object,
     usage_object,
 )
+from holdfast.api.schema.rewinds import RestoredFileObject
 from holdfast.core.approval.approval import (
     ApprovalDenied,
     ApprovalExpired,
@@ -42,6 +43,7 @@ from holdfast.core.run.run import (
     RunStarted,
 )
 from holdfast.core.session.instructions import InstructionsRead
+from holdfast.core.session.rewound import FileStep, Rewound
 from holdfast.core.types import Fact, kind
 
 STREAM_CLOSED = b": stream closed\n\n"
@@ -170,6 +172,23 @@ def _change(fact: FileChanged) -> dict[str, object]:
     }
 
 
+def _rewound(fact: Rewound) -> dict[str, object]:
+    """Only in the stream of a session."""
+    return {
+        "rewind_id": fact.rewind_id,
+        "point": fact.point,
+        "what": fact.what,
+        "redo": fact.redo,
+        "runs": fact.runs,
+        "restored": tuple(map(restored, fact.files)),
+    }
+
+
+def restored(step: FileStep) -> RestoredFileObject:
+    """A file of a rewind."""
+    return RestoredFileObject(step.path, step.result, step.was_blob, step.new_blob, step.reason)
+
+
 def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
     match fact:
         case ModelFailed():
@@ -185,6 +204,8 @@ def _model_event(fact: Fact) -> tuple[str, dict[str, object]] | None:
             }
         case InstructionsRead(files=files):
             return "instructions.read", {"files": [file_object(f) for f in files]}
+        case Rewound():
+            return "session.rewound", _rewound(fact)
         case HistoryCompacted():
             return "context.compacted", {
                 "reason": fact.reason,

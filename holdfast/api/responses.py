@@ -31,6 +31,7 @@ _LAST_EVENT = {
     "call.asked": "approval.request",
     "call.cleared": "approval.responded",
     "call.started": "tool.started",
+    "file.changing": "tool.started",
     "call.settled": "tool.completed",
     "message.void": "message.void",
     "model.failed": "model.retry",

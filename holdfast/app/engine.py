@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from holdfast import __version__, plugins
-from holdfast.app.hands import build_hands, instruction_finder
+from holdfast.app.hands import build_hands, build_restorer, instruction_finder
 from holdfast.app.models import ModelBuilder
 from holdfast.config.home import known_secrets
 from holdfast.config.settings import Config
@@ -59,8 +59,7 @@ async def engine(
             ballast=config.journal.ballast_mb * MB,
         )
         closing.push_async_callback(_within, CLOSE_S, journal.aclose)
-        path = config.home / audit.FILE
-        ledger = audit.Audit(path, time.time, redactor, lambda: journal.commits)
+        ledger = audit.Audit(config.home / audit.FILE, time.time, redactor, lambda: journal.commits)
         closing.callback(ledger.close)
         async with anyio.create_task_group() as tasks:
             clock = JournalClock(journal.begun.anchor)
@@ -73,6 +72,7 @@ async def engine(
             parts = ServiceDeps(
                 journal=journal,
                 blobs=versions,
+                files=build_restorer(versions),
                 models=models,
                 tools=lambda: tools,
                 clock=clock,

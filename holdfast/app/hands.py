@@ -20,9 +20,10 @@ from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.record import CALLS
 from holdfast.tools.exec.spawn import Spawner
 from holdfast.tools.fs import instructions
+from holdfast.tools.fs.restore import FileRestorer
 from holdfast.tools.sandbox.sandbox import Sandbox
 from holdfast.tools.snapshot.snapshots import Snapshots
-from holdfast.tools.tool import Tool
+from holdfast.tools.tool import Tool, VersionStore
 
 log = logging.getLogger(__name__)
 
@@ -68,3 +69,8 @@ async def _keep(snapshots: Snapshots, keep_s: float, clock: JournalClock) -> Non
 def instruction_finder(config: Config) -> Callable[[str], Awaitable[Sequence[InstructionFile]]]:
     """Build what reads the files with instructions for a workspace."""
     return partial(instructions.find, config.home, config.user_home)
+
+
+def build_restorer(versions: VersionStore) -> FileRestorer:
+    """Build what restores files for undo. New directories get modes by the user's umask."""
+    return FileRestorer(versions, machine.users_umask())

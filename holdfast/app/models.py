@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.app.resolve import resolve
 from holdfast.config import program
-from holdfast.config.models import ModelTable
+from holdfast.config.models import NO_MODEL, ModelTable
 from holdfast.config.settings import Config
 from holdfast.errors import HoldfastError, Misconfigured, Rejected
 from holdfast.models.model import (
@@ -99,6 +99,8 @@ class ModelBuilder:
         """Return a model of a configured server; None: there is none."""
         if (known := self._found.get(name)) is not None:
             return known
+        if name == NO_MODEL:  # runs the user's own commands
+            return self._without_table(name)
         provider, _, model = name.partition("/")
         table = self._config.models.get(provider)
         if table is None or table.lacks_key or not _MODEL.fullmatch(model):

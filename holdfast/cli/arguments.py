@@ -4,6 +4,10 @@ A command names its handler, a module with `main`; main.py imports it when the c
 """
 
 import argparse
+import difflib
+import re
+from collections.abc import Sequence
+from typing import NoReturn
 
 from holdfast import __version__
 from holdfast.cli import help
@@ -12,6 +16,9 @@ _ABSENT = argparse.SUPPRESS  # a command's default must not override an option b
 _TEXT = argparse.RawDescriptionHelpFormatter
 _LINES = "print one JSON object per line"
 _MODEL_NAME = "like openai/gpt-5-mini; a provider alone: its usual model; builtin"
+_UNKNOWN = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
+# Options before a command that take a value; --resume may do without.
+_WITH_VALUE = frozenset({"--session", "--workspace", "--model", "--instructions", "-r", "--resume"})
 _ID = "id, unique prefix of the id, or title"
 
 
@@ -19,7 +26,13 @@ class _Commands:
     """The commands of `holdfast`, or the subcommands of one of them."""
 
     def __init__(self, of: argparse.ArgumentParser) -> None:
-        self._of = of.add_subparsers(title="commands", metavar="COMMAND")
+        self._of = of.add_subparsers(
+            title="commands",
+            metavar="COMMAND",
+            parser_class=argparse.ArgumentParser,
+            prog=of.prog,
+        )
+        self.names: list[str] = []
 
     def add(
         self, name: str, line: str, text: str = "", json: str = "", **defaults: object
@@ -28,22 +41,40 @@ class _Commands:
         text = text or f"{line[0].upper()}{line[1:]}."
         one = self._of.add_parser(name, help=line, description=text, formatter_class=_TEXT)
         one.set_defaults(parser=one, **defaults)
+        self.names.append(name)
         if json:
             one.add_argument("--json", action="store_true", default=_ABSENT, help=json)
         return one
 
 
+class _Top(argparse.ArgumentParser):
+    """The parser of `holdfast`. An unknown command is answered with the nearest one."""
+
+    names: Sequence[str] = ()
+
+    def error(self, message: str) -> NoReturn:  # type: ignore[explicit-override]  # 3.12
+        """Say what is wrong with the command line, and exit."""
+        if found := _UNKNOWN.search(message):
+            word = found[1]
+            near = difflib.get_close_matches(word, self.names, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            message = f"there is no command {word}: {meant}{help.TO_TALK.format(word)}"
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands and options."""
-    top = argparse.ArgumentParser(
+    top = _Top(
         prog="holdfast",
         description="A self-hosted AI agent that finishes every request it has accepted.",
         epilog=help.TOP,
         formatter_class=_TEXT,
+        usage=help.USAGE,
     )
     top.add_argument("-V", "--version", action="version", version=f"holdfast {__version__}")
     top.set_defaults(handler="tui.main", words=[], images=[], parser=top)
     commands = _Commands(top)
+    top.names = commands.names
     _add_run_options(top, None)
     what = "continue a session, by id, prefix of the id, or title; without ID: choose from a list"
     top.add_argument("-r", "--resume", metavar="ID", nargs="?", const="", help=what)
@@ -69,6 +100,24 @@ def parser() -> argparse.ArgumentParser:
     _add_chats(commands)
     _add_records(commands)
     return top
+
+
+def with_message(argv: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return the options, and the message that a conversation begins with: `holdfast "words"`.
+
+    A text with a space where a command could be is a message, and so is everything after `--`. A
+    single word is a command, known or not: then argparse says which ones there are.
+    """
+    for at, word in enumerate(argv):
+        if word == "--":
+            return argv[:at], " ".join(argv[at + 1 :])
+        if word.startswith("-") or (at and argv[at - 1] in _WITH_VALUE):
+            continue
+        if word.split() == [word] or not word.strip():
+            return argv, ""
+        rest = [*argv[:at], *argv[at + 1 :]]
+        return rest, word
+    return argv, ""
 
 
 def _add_run_options(to: argparse.ArgumentParser, absent: str | None) -> None:
@@ -222,8 +271,13 @@ def _add_approvals(commands: _Commands) -> None:
     deny = inner.add("deny", line, f"Do not let it run. {text}", what="deny", choice="deny")
     for one in (approve, deny):
         one.add_argument("request_id", nargs="?", metavar="ID", type=_some_text)
-    inner.add("rules", "list permissions given by `always`", json=_LINES, what="rules")
-    text = "Revoke a permission given by `always`. What runs already continues."
+    deny.add_argument("--because", metavar="TEXT", default="", help="the reason, for the model")
+    text = "permit commands that match PATTERN in the sandbox, unasked from now on"
+    allow = inner.add("allow", text, help.ALLOW, what="allow")
+    allow.add_argument("pattern", nargs="?", metavar="PATTERN", type=_some_text)
+    _flag(allow, "--list", "list permissions, as `rules` does")
+    inner.add("rules", "list permissions given by `always` or `allow`", json=_LINES, what="rules")
+    text = "Revoke a permission given by `always` or `allow`. What runs already continues."
     revoke = inner.add("revoke", "revoke such a permission", text, what="revoke")
     revoke.add_argument("name", metavar="NAME", type=_some_text)
     approvals.epilog = approve.epilog = deny.epilog = help.REQUEST_ID

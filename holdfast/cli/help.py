@@ -1,7 +1,11 @@
 """The longer help texts of the commands: purpose, examples, exit codes."""
 
+USAGE = """holdfast [options] ["MESSAGE"]
+       holdfast [options] COMMAND ..."""
+TO_TALK = "a message has a space, or follows two dashes: holdfast -- {}"
 TOP = """\
-Without a command, holdfast starts a conversation, or one run if the input comes from a pipe.
+Without a command, holdfast starts a conversation, or one run if the input comes from a pipe. A message
+in quotes (holdfast "why does the build fail?"), or after `--`, is what the conversation begins with.
 
 exit codes:
   0 done   1 the run failed, or there is a problem to fix   2 wrong usage
@@ -40,6 +44,17 @@ REQUEST_ID = """ID is the request's id, or a prefix that is unique.
 
 exit codes: 0 answered; 1 no such request, or it does not offer that choice;
 2 no ID given, or the prefix matches several requests
+"""
+ALLOW = """Permit commands that match PATTERN: they run in the sandbox without a question.
+
+  holdfast approvals allow 'pytest *'          pytest with any plain words behind it
+  holdfast approvals allow 'make test'         exactly this
+  holdfast approvals allow 'git log *'         git log, not git push
+
+PATTERN is the beginning of a command in plain words. * as the last word stands for any further
+words, but not for shell operators: in a line with | or && every command needs its own permission.
+It is valid for your own sessions in every workspace, at sandbox level L2 and above, until you
+revoke it. Programs that run other programs (sh, env, xargs, sudo) cannot be permitted.
 """
 RULE_NAME = """NAME is the permission's name, or a prefix that is unique.
 
@@ -149,10 +164,11 @@ exit codes: 0 done; 1 no such message, or too late; 2 the prefix matches several
 """
 AUDIT = """Show who allowed what, and verify that the record is complete.
 
-  holdfast audit                     show the latest entries: approvals, denials, rules
+  holdfast audit                     show the latest entries: approvals, denials, rules, changed files
   holdfast audit --run RUN           only entries about that run
   holdfast audit verify              check whether any entry was changed, moved or removed
 
+An entry `files.changed` names the files that a call changed; --json shows their hashes too.
 Each entry contains the hash of the one before. There is no secret in it: a person who can write to
 the home can forge all of it. To notice that, store the hash that `verify` prints somewhere else.
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from holdfast.cli.arguments import parser
+from holdfast.cli.arguments import parser, with_message
 from holdfast.cli.exits import Code, Exit, sole
 from holdfast.cli.text.guard import guard
 from holdfast.core.text.escape import visible
@@ -37,7 +37,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: Sequence[str]) -> int:
     try:
+        argv, message = with_message(argv)
         args, rest = parser().parse_known_args(argv)
+        if message:
+            args.words = [message]
         if rest:  # the subcommand reports it: its usage is what helps
             args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:  # argparse has printed why

@@ -13,6 +13,7 @@ from holdfast.gateway import CommandTarget
 
 NOTHING_WAITS = "Nothing waits for an approval."
 _PREFIX = "apr_"  # of every request id
+_NAME = 4  # characters of an id without its prefix, before a reason
 _REPLIES = {
     Choice.ONCE: "Allowed once",
     Choice.SESSION: "Allowed in this session",
@@ -32,12 +33,16 @@ async def _approve(chat: CommandTarget, rest: str) -> str:
 
 
 async def _deny(chat: CommandTarget, rest: str) -> str:
-    if len(rest.split()) > 1:
-        return "/deny takes the id of a request; without it, it denies the oldest."
-    return await _settle(chat, Choice.DENY, rest)
+    """Deny, with what is said as the reason. A first word that is an id names the request."""
+    first, _, reason = rest.strip().partition(" ")
+    if not first.lower().startswith(_PREFIX):
+        is_long = not reason or len(first) >= _NAME  # "a" may be the first word of a sentence
+        if not is_long or not first or not _meant((await chat.status()).approvals, first):
+            first, reason = "", rest
+    return await _settle(chat, Choice.DENY, first, reason.strip())
 
 
-async def _settle(chat: CommandTarget, choice: Choice, named: str) -> str:
+async def _settle(chat: CommandTarget, choice: Choice, named: str, reason: str = "") -> str:
     """Answer the request whose id begins with `named`, or the only one; say how many are left.
 
     Without an id, /deny answers the oldest. /approve answers none of several, because the person
@@ -50,7 +55,7 @@ async def _settle(chat: CommandTarget, choice: Choice, named: str) -> str:
         pending = pending[:1]
     match _meant(pending, named):
         case [asked]:
-            recorded = await chat.answer(choice, asked.request_id)
+            recorded = await chat.answer(choice, asked.request_id, reason)
         case []:
             return f"There is no request {code(named)}. /status lists them."
         case several:
@@ -69,8 +74,8 @@ def _meant(pending: Sequence[ApprovalRequested], named: str) -> list[ApprovalReq
 
 
 _APPROVE = "Allow a request that waits for approval; add the id if there are several."
-_DENY = "Deny a request that waits for approval: the oldest, or the one with this id."
+_DENY = "Deny the oldest request, or the one with this id; the model reads the reason."
 COMMANDS = (
     Command("approve", "[once|session] [id]", _APPROVE, Role.APPROVE, _approve),
-    Command("deny", "[id]", _DENY, Role.APPROVE, _deny),
+    Command("deny", "[id] [reason]", _DENY, Role.APPROVE, _deny),
 )

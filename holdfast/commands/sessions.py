@@ -1,4 +1,4 @@
-"""/new, /resume, /sessions, /undo, /retry, /model and /usage: the session of a conversation."""
+"""/new, /resume, /sessions, /retry, /model and /usage: the session of a conversation."""
 
 from holdfast.commands.command import Command
 from holdfast.commands.phrases import ago, code, without_argument
@@ -47,11 +47,6 @@ def _first_words(one: ChatSession) -> str:
     return code(one.first_words) or "no messages yet"
 
 
-async def _undo(chat: CommandTarget) -> str:
-    words = code(await chat.undo())
-    return f"Undone: {words}" if words else "Undone."
-
-
 async def _retry(chat: CommandTarget) -> str:
     await chat.retry()
     return ""  # the new run will answer
@@ -83,7 +78,6 @@ async def _usage(chat: CommandTarget, rest: str) -> str:
 _NEW_HELP = "Start a new session; stop the active run."
 _RESUME_HELP = "Return to an earlier session; alone: to the previous one."
 _SESSIONS_HELP = "List the sessions of this chat, newest first."
-_UNDO_HELP = "Remove your last message and its answer; effects of tools are not undone."
 _RETRY_HELP = "Run your last message again and replace its answer."
 _MODEL_HELP = "Choose the model of this session; default: the configured one; alone: list them."
 _USAGE_HELP = "Show how many tokens this session has used, and what they cost."
@@ -91,7 +85,6 @@ COMMANDS = (
     Command("new", "", _NEW_HELP, Role.RUN, without_argument("new", _new)),
     Command("resume", "[number]", _RESUME_HELP, Role.RUN, _resume),
     Command("sessions", "", _SESSIONS_HELP, Role.READ, _sessions),
-    Command("undo", "", _UNDO_HELP, Role.RUN, without_argument("undo", _undo)),
     Command("retry", "", _RETRY_HELP, Role.RUN, without_argument("retry", _retry)),
     Command("model", "[name]", _MODEL_HELP, Role.RUN, _model),
     Command("usage", "", _USAGE_HELP, Role.READ, _usage),

@@ -12,7 +12,7 @@ from holdfast.core.approval import approval
 from holdfast.core.chat import access, chats, delivery
 from holdfast.core.life import lifecycle
 from holdfast.core.run import call, child, files, process, run
-from holdfast.core.session import session
+from holdfast.core.session import rewound, session
 from holdfast.core.session.instructions import InstructionsRead
 from holdfast.core.types import CallId, Fact, RunId
 
@@ -66,6 +66,7 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
     {
         inbox.InputAdmitted,
         call.CallStarted,
+        files.FileChanging,
         call.CallCleared,
         call.CallAnswered,
         child.ChildBegun,
@@ -92,6 +93,8 @@ ACTED_UPON: frozenset[type[Fact]] = frozenset(
         access.UserRemoved,
         session.SessionTitled,
         session.SessionSeeded,
+        rewound.RewindPlanned,
+        rewound.Rewound,
     }
 )
 

@@ -130,6 +130,7 @@ class Answer(Value):
     request_id: RequestId | None = None
     every: bool = False
     came: UpdateRef | None = None  # from a chat: recorded with the answer, so it counts once
+    reason: str = ""  # of a denial: the model reads it
 
 
 Intent = Submit | Stop | Steer | Answer

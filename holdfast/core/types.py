@@ -13,6 +13,7 @@ CallId = NewType("CallId", str)
 RequestId = NewType("RequestId", str)
 DeliveryId = NewType("DeliveryId", str)
 ProcessId = NewType("ProcessId", str)
+RewindId = NewType("RewindId", str)
 
 OPERATOR = Owner("operator")
 

@@ -8,7 +8,7 @@ from holdfast.engine.admin.processes import ProcessAdmin
 from holdfast.engine.admin.rules import RuleAdmin
 from holdfast.engine.admin.sessions import SessionAdmin
 from holdfast.engine.chats.outbox import Outbox
-from holdfast.engine.commands.session import CommandDeps, ProcessControl
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
 from holdfast.engine.commands.terminal import TerminalCommands
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.submit import Intake
@@ -33,7 +33,9 @@ class Administration:
         journal, sessions, clock, model = deps.journal, work.sessions, deps.clock, deps.model_name
         if outbox is None:  # without channels it is never started: orders are only recorded
             outbox = Outbox(journal, sessions, clock, {}, tasks)
-        self.library = SessionLibrary(journal, sessions, model, intake.workspace, clock.now)
+        self.library = SessionLibrary(
+            journal, sessions, model, intake.workspace, clock.now, work.rewinder
+        )
         self.sessions = SessionAdmin(journal, sessions, work.search, audit)
         self.deliveries = DeliveryAdmin(outbox, audit)
         self.background = ProcessAdmin(sessions, deps.hands, work.processes, audit)

@@ -15,6 +15,7 @@ from holdfast.core.run.child import ChildBegun
 from holdfast.core.run.files import FileChange, FileChanged, combine
 from holdfast.core.text.diff import MAX_TEXT, Diff, LineCounts, Version, unified
 from holdfast.core.types import CallId, RunId, Value
+from holdfast.engine.timeline import read_timeline
 from holdfast.gateway import FileDiff
 from holdfast.journal.journal import Journal
 from holdfast.tools.tool import VersionStore
@@ -33,11 +34,22 @@ class Changes(Value):
     async def diff(
         self, stream: int, run_id: RunId | None, call_id: CallId | None, path: str
     ) -> Sequence[FileDiff]:
-        """Return the net changes in a stream: of all, or of one run, one call, one path."""
-        records = await self._records(stream, run_id, call_id)
-        facts = [r.fact for r in sorted(records, key=_when) if isinstance(r.fact, FileChanged)]
+        """Return the net changes in a stream: of all, or of one run, one call, one path.
+
+        Of all, those that were undone are left out.
+        """
+        facts = await self._facts(stream, run_id, call_id)
         below = [f for f in facts if not path or f.path == path or f.path.startswith(f"{path}/")]
         return await to_thread.run_sync(lambda: list(self._diffs(combine(below))))
+
+    async def _facts(
+        self, stream: int, run_id: RunId | None, call_id: CallId | None
+    ) -> Sequence[FileChanged]:
+        """Return all changes of a run or a call; of a session those that were not undone."""
+        if run_id is None and call_id is None:
+            return (await read_timeline(self._journal, stream)).changes()
+        records = await self._records(stream, run_id, call_id)
+        return [r.fact for r in sorted(records, key=_when) if isinstance(r.fact, FileChanged)]
 
     async def _records(
         self, stream: int, run_id: RunId | None, call_id: CallId | None

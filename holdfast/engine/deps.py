@@ -11,13 +11,13 @@ from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.session.session import OnStart
 from holdfast.core.types import Value
 from holdfast.engine.clock import Clock
-from holdfast.engine.commands.session import ProcessControl
+from holdfast.engine.commands.deps import ProcessControl
 from holdfast.engine.life.lifecycle import GatewayLife
 from holdfast.engine.messenger import Chatting
 from holdfast.engine.runs.approvals import ApprovalPolicy, Audit
 from holdfast.journal.journal import Journal
 from holdfast.models.model import Models
-from holdfast.tools.tool import RunsCommands, Tool, VersionStore
+from holdfast.tools.tool import RestoresFiles, RunsCommands, Tool, VersionStore
 
 
 async def no_instructions(workspace: str) -> Sequence[InstructionFile]:
@@ -30,6 +30,7 @@ class ServiceDeps(Value):
 
     journal: Journal
     blobs: VersionStore
+    files: RestoresFiles
     models: Models
     tools: Callable[[], Sequence[Tool[Any]]]  # of the moment; the same sequence if unchanged
     clock: Clock

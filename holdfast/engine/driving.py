@@ -15,6 +15,7 @@ from holdfast.engine.runs.approvals import Permits
 from holdfast.engine.runs.asking import Asking
 from holdfast.engine.runs.calls import Calls
 from holdfast.engine.runs.processes import Processes
+from holdfast.engine.runs.rewinding import Rewinder
 from holdfast.engine.runs.runner import Runner
 from holdfast.engine.runs.titles import Titles
 from holdfast.engine.runs.toolbox import Toolbox
@@ -28,6 +29,7 @@ def runner(
     sessions: Sessions,
     permits: Permits,
     processes: Processes,
+    rewinder: Rewinder,
     posture: Callable[[], str],
 ) -> tuple[Runner, Asking]:
     """Build the runner of all sessions, and what asks the models for it."""
@@ -43,8 +45,8 @@ def runner(
         deps.home / "workspaces",
         processes.begun,
     )
-    find = deps.find_instructions
-    return Runner(sessions, calls, asking, posture, processes.end_of, find), asking
+    find, settle = deps.find_instructions, rewinder.finish
+    return Runner(sessions, calls, asking, posture, processes.end_of, find, settle), asking
 
 
 def give_titles(deps: ServiceDeps, sessions: Sessions, tasks: TaskGroup, commits: Commits) -> None:

@@ -21,7 +21,7 @@ from holdfast.engine.chats.outbox import Outbox
 from holdfast.engine.chats.pairing import Pairing
 from holdfast.engine.chats.places import ChatPlace, Connected
 from holdfast.engine.commands.chat import Conversation
-from holdfast.engine.commands.session import CommandDeps, ProcessControl
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
 from holdfast.engine.runs.approvals import Audit
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from holdfast.core.types import RunId
 from holdfast.engine import timers
 from holdfast.engine.administration import Administration
 from holdfast.engine.changes import Changes
-from holdfast.engine.commands.session import CommandDeps
+from holdfast.engine.commands.deps import CommandDeps
 from holdfast.engine.deps import ServiceDeps
 from holdfast.engine.intents.send import Intents
 from holdfast.engine.life.audit_watch import AuditWatch
@@ -62,7 +62,9 @@ class Service(Reads):
         self._intents = Intents(deps, work, self, self._life)
         self.send = self._intents.send
         self.control = control = deps.control(self._life) if deps.control else None
-        commands = CommandDeps(self, journal, sessions, clock, deps.models, work.asking)
+        commands = CommandDeps(
+            self, journal, sessions, clock, deps.models, work.asking, work.rewinder
+        )
         self.messenger: Messenger | None = None
         if chatting is not None:
             self.messenger = Messenger(chatting, commands, tasks, audit, control)
@@ -75,6 +77,7 @@ class Service(Reads):
         self.background = admin.background
         self.session_admin, self.delivery_admin = admin.sessions, admin.deliveries
         self.rules, self.revoke = admin.rules.rules, admin.rules.revoke
+        self.allow = admin.rules.allow
         self.accept_posture = self._posture.accept
 
     async def start(self, only: frozenset[RunId] | None = None) -> None:

@@ -37,6 +37,7 @@ from holdfast.core.run.run import MessageVoided, ModelAnswered, Run, RunInterrup
 from holdfast.core.session import checkpoint, replies
 from holdfast.core.session import session as session_machine
 from holdfast.core.session.history import MESSAGE_FACTS, MessagesLeftOut, Transcript
+from holdfast.core.session.rewound import RewindPlanned
 from holdfast.core.session.session import Session
 from holdfast.core.types import Fact, RunId, SessionKey
 from holdfast.engine.clock import Clock
@@ -69,6 +70,7 @@ _SESSION_FACTS: tuple[type[Fact], ...] = (
     session_machine.SessionReopened,
     session_machine.ModelChosen,
     session_machine.SessionTitled,
+    RewindPlanned,
     *chats.KEPT,
 )
 

@@ -24,6 +24,7 @@ from holdfast.engine.runs.approvals import Audit, Permits
 from holdfast.engine.runs.children import Children
 from holdfast.engine.runs.coordinator import Coordinator
 from holdfast.engine.runs.processes import Processes
+from holdfast.engine.runs.rewinding import Rewinder
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import Refused
 
@@ -58,7 +59,10 @@ class Work:
             lambda: journal.trusted_since,
         )
         self.processes = Processes(sessions, clock, deps.hands, tasks, deps.model_name)
-        drives, self.asking = runner(deps, sessions, self.permits, self.processes, posture)
+        self.rewinder = Rewinder(journal, sessions, deps.files)
+        drives, self.asking = runner(
+            deps, sessions, self.permits, self.processes, self.rewinder, posture
+        )
         orphans = Orphans(clock)
         self.coordinator = Coordinator(
             tasks,
@@ -84,6 +88,7 @@ class Work:
 
     async def start(self, only: frozenset[RunId] | None) -> int:
         """Bring back unfinished runs; how many there are. `only`: the runs, if not all."""
+        await self.rewinder.start()
         found = await self.recovery.start(only)
         await self.children.start(aside=only is not None)
         await self.processes.start()

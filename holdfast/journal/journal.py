@@ -239,6 +239,9 @@ class Journal(Protocol):
     async def unfinished(self) -> list[RunRow]:
         """Return all unfinished runs, oldest first. Recovery reads these."""
 
+    async def with_rewinds(self) -> list[SessionKey]:
+        """Return the sessions with a rewind that was planned and not finished."""
+
     async def with_children(self) -> list[SessionKey]:
         """Return the sessions with open child runs."""
 

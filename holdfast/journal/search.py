@@ -6,7 +6,8 @@ If it is damaged, methods raise `Damaged`: `discard` it and index everything aga
 up to date before a search (engine/admin/search.py): for each session it has the number of the
 last indexed fact, and the journal's time of the last change.
 
-It indexes messages of users and models, and titles, but not the output of tools. Case and the
+It indexes messages of users and models, and titles, but not the output of tools, and nothing that
+was undone: after an undo or a redo, the session is indexed again. Case and the
 accents of Latin letters are ignored. Chinese and Japanese have no spaces between words, so each
 character is indexed as a word, separated by an invisible character. A query consists of words,
 never of FTS5 syntax: each word is quoted, and matches words that begin with it.
@@ -17,24 +18,30 @@ Blocks: call it from a worker thread, one call at a time.
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.core.events import Record
-from holdfast.core.inbox import InputAdmitted
+from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Assistant, User
 from holdfast.core.run.run import ModelAnswered
-from holdfast.core.session.session import SessionSeeded, SessionTitled
-from holdfast.core.types import Fact, Owner, SessionId, Value
+from holdfast.core.session.rewind import Timeline
+from holdfast.core.session.rewound import Rewound
+from holdfast.core.session.session import SessionReset, SessionSeeded, SessionTitled, Undone
+from holdfast.core.types import Fact, Owner, RunId, SessionId, Value
 from holdfast.errors import HoldfastError, JournalUnavailable
 from holdfast.journal.journal import SessionRow
 
 FILE = "search.db"
-VERSION = 1
+VERSION = 2
 
-# The facts that are indexed.
-FACTS: tuple[type[Fact], ...] = (InputAdmitted, ModelAnswered, SessionTitled, SessionSeeded)
+# The facts that are indexed, and those that say what of it was undone.
+_REWINDS = (Undone, Rewound)
+FACTS: tuple[type[Fact], ...] = (
+    *(InputAdmitted, ModelAnswered, SessionTitled, SessionSeeded),
+    *(InputPromoted, SessionReset, *_REWINDS),
+)
 
 # The marks around a hit in a snippet.
 BEFORE, AFTER = "⟦", "⟧"
@@ -191,7 +198,7 @@ class Index:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 for behind, records in some:
-                    self._take(behind, [r for r in records if r.seq > behind.seq])
+                    self._take(behind, records)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
@@ -217,14 +224,19 @@ class Index:
         assert self._opened is not None
         return self._opened
 
-    def _take(self, behind: Behind, news: Sequence[Record]) -> None:
+    def _take(self, behind: Behind, records: Sequence[Record]) -> None:
         row, execute = behind.row, self._connection.execute
-        if behind.seq == 0:
+        news = [r for r in records if r.seq > behind.seq]
+        rewound = any(isinstance(r.fact, _REWINDS) for r in news)
+        if rewound:
+            news = list(records)
+        if rewound or behind.seq == 0:
             self._forget(row)
+        undone = _undone(records)
         seq = news[-1].seq if news else behind.seq
         execute(_TAKE, (*row.key, row.created_at, row.changed_at, seq))
         session, titled = execute(_FIND, row.key).fetchone()
-        texts = [text for record in news for text in _texts(record) if text.text.strip()]
+        texts = [text for record in news for text in _texts(record, undone) if text.text.strip()]
         rows = [(_prepared(w.text), session, w.role, w.at) for w in texts]
         self._connection.executemany(_ADD_TEXT, rows)
         titles = [record for record in news if isinstance(record.fact, SessionTitled)]
@@ -263,15 +275,26 @@ def _term(word: str) -> str:
     return quoted if len(word) == 1 and word.isascii() else f"({quoted} OR {quoted}*)"
 
 
-def _texts(record: Record) -> Iterator[_Text]:
-    """Yield the messages of a fact."""
+def _undone(records: Sequence[Record]) -> frozenset[RunId]:
+    """Return the runs whose messages do not count."""
+    if not any(isinstance(r.fact, _REWINDS) for r in records):
+        return frozenset()
+    line = Timeline()
+    for record in records:
+        line.add(record.fact, record.at)
+    return frozenset(line.undone)
+
+
+def _texts(record: Record, undone: Collection[RunId]) -> Iterator[_Text]:
+    """Yield the messages of a fact that count."""
     match fact := record.fact:
-        case InputAdmitted() if not _is_notice(fact):
+        case InputAdmitted() if not _is_notice(fact) and fact.run_id not in undone:
             yield _Text("user", record.at, fact.text)
-        case ModelAnswered():
+        case ModelAnswered() if fact.run_id not in undone:
             yield _Text("assistant", record.at, fact.text)
         case SessionSeeded():
-            for message in fact.messages:
+            cut = [point.position for point in fact.points if point.run_id in undone]
+            for message in fact.messages[: min(cut, default=None)]:
                 if isinstance(message, User | Assistant):
                     role = "user" if isinstance(message, User) else "assistant"
                     yield _Text(role, fact.said_at or record.at, message.text)

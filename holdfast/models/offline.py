@@ -1,5 +1,8 @@
 """The provider for use without a model: explicit commands run the real tools.
 
+With any other model it runs the user's own commands (`!make test`): the call and its result are a
+run of the session, so the model reads them with the next message.
+
 It reads the user's last message as one command and proposes the matching call, if the request
 offers that tool; the tool's result is its answer. Any other message gets a short text: that no
 model is configured, what is possible without one, and how to configure one. It cannot see images,
@@ -16,6 +19,8 @@ from holdfast.core.messages import Message, Proposal, ToolResult, User
 from holdfast.core.types import CallId
 from holdfast.models.model import Answer, Piece, Request, Text, ToolSpec, without_note
 
+OWN = "!"  # begins a command of the user's own, with every model
+SHOWN = 40  # lines of its output in the answer
 NOTE = "(offline: no model is configured; this is the tool's own output)"
 UNSEEN = "(I cannot see the images you attached: that needs a model.)\n"
 HELP = """\
@@ -86,6 +91,8 @@ class Offline:
 
 def _obey(request: Request, otherwise: str) -> Proposal | str:
     command, results = _last(request.messages)
+    if results and command.startswith(OWN):
+        return "\n".join(fenced(_plain(result)) for result in results)
     if results:
         return "\n".join((NOTE, *map(_plain, results)))
     tools = {tool.name: tool for tool in request.tools}
@@ -107,22 +114,30 @@ def _plain(result: str) -> str:
     return "\n".join(part for part in (ran.output.rstrip("\n"), ran.error, code) if part)
 
 
+def fenced(output: str) -> str:
+    """Return the end of a command's output as a code block; the whole is in the tool's result."""
+    lines = output.split("\n") if output else ["(no output)"]
+    if len(lines) > SHOWN:
+        lines = [f"… {len(lines) - SHOWN} earlier lines", *lines[-SHOWN:]]
+    text = "\n".join(lines)
+    fence = "`" * (1 + max(map(len, re.findall("`{2,}", text)), default=2))
+    return f"{fence}\n{text}\n{fence}"
+
+
 def _last(messages: Sequence[Message]) -> tuple[str, list[str]]:
-    """Return the user's last message, or the tool results after it."""
+    """Return the user's last message, and the tool results after it."""
     results: list[str] = []
+    called = False  # the results of the call before are not asked for
     for message in reversed(messages):
         match message:
-            case ToolResult(_, text):
+            case ToolResult(_, text) if not called:
                 results.insert(0, text)
             case User(text):
                 command = without_note(text)
-                if (command or message.images) and not results:
-                    return command.strip(), []
-                if results:
-                    break
+                if command or message.images:
+                    return command.strip(), results
             case _:
-                if results:
-                    break
+                called = bool(results)
     return "", results
 
 

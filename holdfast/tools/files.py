@@ -2,14 +2,16 @@
 
 Every path is opened through `FileGate` (fs/workspace.py). If a written file can make the user's
 own programs run code (core/approval/autorun.py), the user is asked first and sees the complete
-change. A write stores the version before and the version after, then it replaces the file. The size
-of every result is limited; a shortened result says so and says how to get the rest.
+change. A write stores the version before and the version after, announces the change, and then
+replaces the file; if a crash cuts it, the file's content tells what happened. The size of every
+result is limited; a shortened result says so and says how to get the rest.
 """
 
 import difflib
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any, BinaryIO, TypeVar
 
 import msgspec
@@ -18,8 +20,8 @@ from msgspec import Meta
 
 from holdfast.core.approval import autorun
 from holdfast.core.approval.approval import Choice
-from holdfast.core.run.call import OnCrash
-from holdfast.core.run.files import ChangeKind, FileChange
+from holdfast.core.run.call import UNKNOWN_TEXT, OnCrash
+from holdfast.core.run.files import ChangeKind, FileChange, Happened, find_out
 from holdfast.core.session.answers import CHANGED_TEXT
 from holdfast.core.text.diff import Version
 from holdfast.core.text.escape import escape
@@ -40,12 +42,23 @@ from holdfast.tools.tool import (
     Tool,
     ToolAllowed,
     ToolDenied,
+    ToolFailure,
+    Unknown,
     free,
 )
 
 NOT_SHOWN = " not shown; use search_files to find text in them"
 CONTINUE = "; continue with offset={}"
 SIMILAR_LINE = "the most similar line is"
+CUT_AFTER = "The process was interrupted after that; the file has the new content."
+CUT_BEFORE = (
+    "not written: the process was interrupted before. The file is as it was; repeat the call if it "
+    "is still needed."
+)
+CUT_BETWEEN = (
+    "the process was interrupted during the write, and the file has neither the former nor the new "
+    "content. Check it before you repeat the call."
+)
 SMALL_MODEL = "it comes from a small model, which makes mistakes"
 MAX_READ = 256 * 1024 * 1024  # bytes of a file that are searched for lines
 _CHUNK = 1024 * 1024
@@ -253,8 +266,42 @@ def _replace(context: Context, slot: Slot, kind: ChangeKind, data: bytes) -> tup
             f"{shown(slot.real)}: nothing was written, because its versions could not be "
             f"stored for undo ({error.strerror}); tell the user."
         ) from error
+    from_thread.run(context.announce, change)
     slot.replace(data)
     return (change,)
+
+
+def adopt(gate: FileGate, context: Context, asked: WriteFile | Patch) -> Outcome:
+    """Find out by the file's content whether an interrupted call has changed it."""
+    name = shown(asked.path)
+    for planned in context.announced():
+        match _happened(gate, planned):
+            case Happened.YES:
+                return Done(f"{planned.kind.capitalize()} {name}. {CUT_AFTER}", (planned,))
+            case Happened.NO:
+                return ToolFailure(f"{name}: {CUT_BEFORE}")
+            case Happened.UNKNOWN:
+                return Unknown(f"{name}: {CUT_BETWEEN}")
+    return Unknown(UNKNOWN_TEXT)
+
+
+async def abort(context: Context) -> tuple[FileChange, ...]:
+    """Return the changes that a call of a stopped run has made."""
+
+    def blocking() -> tuple[FileChange, ...]:
+        with FileGate(context.workspace) as gate:
+            announced = context.announced()
+            return tuple(one for one in announced if _happened(gate, one) is Happened.YES)
+
+    return await to_thread.run_sync(blocking) if context.announced() else ()
+
+
+def _happened(gate: FileGate, change: FileChange) -> Happened:
+    try:
+        content = gate.present(change.path)
+    except ToolFailed:  # it cannot be read: it is not what we wrote
+        return Happened.UNKNOWN
+    return find_out(change, "" if content is None else sha256(content).hexdigest())
 
 
 def _absent(asked: Patch, former: bytes) -> str:
@@ -306,7 +353,13 @@ _READS: Callable[..., Tool[Any]] = partial(
     Tool, effect=Effect.READ, on_crash=OnCrash.REPEAT, timeout_s=30.0, permit=free
 )
 _WRITES: Callable[..., Tool[Any]] = partial(
-    Tool, effect=Effect.WRITE, on_crash=OnCrash.UNKNOWN, timeout_s=30.0, permit=_permit
+    Tool,
+    effect=Effect.WRITE,
+    on_crash=OnCrash.ADOPT,
+    timeout_s=30.0,
+    permit=_permit,
+    adopt=_writes(adopt, 0o077),
+    abort=abort,
 )
 
 

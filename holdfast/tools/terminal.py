@@ -35,7 +35,7 @@ from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import AlreadyClaimed
 from holdfast.tools.exec.spawned import PATIENCE_S
 from holdfast.tools.sandbox.sandbox import CommandProfile
-from holdfast.tools.snapshot.snapshots import CommandSnapshot, Snapshots, notes
+from holdfast.tools.snapshot.snapshots import CommandSnapshot, Snapshots, gap_note, notes
 from holdfast.tools.terminal_arguments import TerminalArguments, check, preview, takes_more
 from holdfast.tools.terminal_result import (
     MAX_OUTPUT,
@@ -188,6 +188,8 @@ class _Terminal:
         finally:
             os.close(reading)
         made = await snapshot.finish()
+        if made.gap:
+            context.progress(f"\n[{gap_note(made.gap)}]\n")  # people see this, the model the note
         if ended.cause in _CUT_SHORT:
             return Unknown(
                 "The command has ended, but it is not known how. It may have had effects. "

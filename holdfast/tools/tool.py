@@ -7,7 +7,7 @@ elsewhere may bring a JSON Schema instead; its arguments are a dict, which it va
 returns an outcome. If it raises `ToolFailed`, the outcome is a `ToolFailure` with that text.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,8 @@ from holdfast.core.run.call import OnCrash
 from holdfast.core.run.files import FileChange
 from holdfast.core.run.process import ProcessEnded, Processes, id_for
 from holdfast.core.run.run import Origin
+from holdfast.core.session.rewind import SeenFile
+from holdfast.core.session.rewound import FileStep
 from holdfast.core.types import CallId, ProcessId, RunId, SessionKey, Value
 
 SURROGATE = "The text contains half of a surrogate pair; remove it."
@@ -163,8 +165,25 @@ class VersionStore(BlobStore, Protocol):
         """Return what was stored; `KeyError` if it is not there, or no longer. Blocks."""
 
 
+class RestoresFiles(Protocol):
+    """The interface to the files of a workspace that undo uses. Blocks; use a worker thread."""
+
+    def look(self, workspace: Path, paths: Sequence[str]) -> Mapping[str, SeenFile]:
+        """Return these files as they are. Their content is stored as a version before."""
+
+    def kept(self, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these versions that can be restored."""
+
+    def restore(self, workspace: Path, steps: Sequence[FileStep]) -> tuple[FileStep, ...]:
+        """Carry out these steps, and return each with its result. Repeating them is harmless."""
+
+
 async def _no_result(call_id: CallId) -> None:
     """Find no result of an earlier call."""
+
+
+async def _announce_nothing(change: FileChange) -> None:
+    """Record nothing."""
 
 
 class Context(Value):
@@ -184,6 +203,10 @@ class Context(Value):
     trees: tuple[Tree, ...]  # the approved snapshots; they must still match when it starts
     progress: Callable[[str], None]  # show output while the call runs; redacted text only
     may_reach: Callable[[str], Awaitable[bool]]  # ask the user about another host, and wait
+    announce: Callable[[FileChange], Coroutine[Any, Any, None]] = (
+        _announce_nothing  # before it is made
+    )
+    announced: Callable[[], tuple[FileChange, ...]] = tuple  # by this start of the call
     depth: int = 0  # number of parent runs above this run
     children: int = 0  # unfinished child runs of this run
     result_of: Callable[[CallId], Awaitable[str | None]] = _no_result  # of an earlier call

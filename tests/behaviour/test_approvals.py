@@ -84,6 +84,19 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told(
     assert _lines(effects) == []
 
 
+@pytest.mark.promise("ASK-07")
+async def test_the_model_reads_why_a_call_was_denied(it: GatewayProcess, effects: Path) -> None:
+    run_id = await it.run(_ask(effects, "x"))
+    await _asked(it, run_id)
+    for body in ({"choice": "once", "reason": "x"}, {"choice": "deny", "reason": "x" * 2001}):
+        code, answer = await it.post(f"/v1/runs/{run_id}/approval", body)
+        assert (code, answer["error"]["code"]) == (400, "invalid_reason")
+    because = {"choice": "deny", "reason": "use the staging server"}
+    assert (await it.post(f"/v1/runs/{run_id}/approval", because))[0] == 200
+    assert because["reason"] in (await it.finished(run_id))["output"]
+    assert _lines(effects) == []
+
+
 @pytest.mark.promise("RUN-13")
 async def test_an_answer_is_for_one_request_unless_it_says_all(
     it: GatewayProcess, model: ModelServer, effects: Path

@@ -14,6 +14,7 @@ from tests.behaviour.hands import audit, carrying, command, does, gone, running
 from tests.behaviour.terminals import Door
 from tests.cli import Place
 from tests.fakes.gateway import ROOT, GatewayProcess
+from tests.fakes.model_server import ModelServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.debian("bwrap")]
 
@@ -96,3 +97,18 @@ async def test_the_slash_command_lists_shows_and_kills(it: GatewayProcess) -> No
         assert carrying(token)
         await ps(f"kill {process_id}")
         assert not carrying(token)
+
+
+@pytest.mark.promise("PROC-02")
+async def test_after_a_restart_the_model_is_told_what_died(
+    it: GatewayProcess, model: ModelServer
+) -> None:
+    token = secrets.token_hex(8)
+    process_id = await begun(it, f"sleep 1000; : {token}")
+    await running(token)
+    await it.kill()
+    await it.start()
+    await it.finished(await it.run("and now?", session_id="s"))
+    said = json.dumps(model.requests[-1].body["messages"])
+    assert process_id in said.rpartition("System note")[2]
+    assert "and now?" in said

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.journal.versions import DIRECTORY
+from tests.behaviour.hands import audit
 from tests.fakes.gateway import KEY, GatewayProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("EDIT-03")]
@@ -134,3 +135,16 @@ async def test_what_does_not_exist_is_not_found(it: GatewayProcess) -> None:
     ):
         status, body = await it.get(path)
         assert (status, body["error"]["code"]) == (404, code)
+
+
+@pytest.mark.promise("EDIT-05")
+async def test_each_call_that_changed_files_is_an_entry_of_the_audit(it: GatewayProcess) -> None:
+    run_id = await it.run(calls(write("a.txt", "one\n"), ("list_files", {})), session_id="s")
+    await it.finished(run_id)
+    (entry,) = [e for e in audit(it, run_id) if e["kind"] == "files.changed"]
+    (fact,) = [f.data for f in (await it.events(run_id)).frames if f.event == "file.changed"]
+    assert entry["what"] == f"created - {fact['after']} a.txt"
+    assert (entry["call_id"], entry["result"]) == (fact["call_id"], "created a.txt")
+    shown = (await it.holdfast("audit", "--run", run_id)).stdout.decode()
+    assert "files.changed" in shown and "created a.txt" in shown
+    assert (await it.holdfast("audit", "verify")).returncode == 0

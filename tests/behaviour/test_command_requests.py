@@ -11,8 +11,8 @@ from holdfast import plugins
 from holdfast.cli.client.client import connect
 from holdfast.cli.exits import Exit
 from holdfast.commands.status import NO_ACTIVE_RUN
-from holdfast.engine.commands.session import RUN_ACTIVE
 from holdfast.engine.commands.terminal import DONE_BEFORE
+from holdfast.engine.runs.rewinding import RUN_ACTIVE
 from holdfast.host.lock import SOCKET
 from tests.behaviour.terminals import HERE, Door, at_work, configured, ignored, risky, said
 from tests.fakes import model_server as says

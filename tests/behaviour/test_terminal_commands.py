@@ -12,7 +12,9 @@ from holdfast.cli.client.client import Client, connect
 from holdfast.commands import approvals, messages, sessions, status
 from holdfast.config.process import LAUNCHD_LABEL
 from holdfast.core.inbox import Mode
+from holdfast.core.session.rewind import NO_POINT
 from holdfast.engine.commands import session, terminal
+from holdfast.engine.runs.rewinding import RUN_ACTIVE
 from holdfast.tools.exec.missing import hint
 from tests.behaviour.hands import audit
 from tests.behaviour.terminals import HERE, at_work, configured, ignored, risky, said
@@ -75,8 +77,8 @@ async def test_a_session_that_was_never_seen_is_an_empty_conversation(
         "/sessions": sessions.NO_SESSIONS,
         "/resume": "There is no earlier session. /sessions lists what there is.",
         "/resume 4": "There is no session 4. /sessions lists what there is.",
-        "/undo": session.NO_MESSAGE,
-        "/retry": session.NO_MESSAGE,
+        "/undo": NO_POINT,
+        "/retry": NO_POINT,
         "/approve": approvals.NOTHING_WAITS,
         "/model big": session.MESSAGE_FIRST,
     }
@@ -272,7 +274,7 @@ async def test_retry_says_the_last_words_again_in_place_of_what_came_of_them(
     assert asked(model)[-1] == ["one", "echo: one", "two"]
     await at_work(it, model)
     busy = await desk.command(HERE, "/retry")
-    assert (busy.output, busy.run_id) == (session.RUN_ACTIVE, None)
+    assert (busy.output, busy.run_id) == (RUN_ACTIVE, None)
 
 
 async def test_undo_takes_back_the_last_exchange_and_reports_its_words(

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from holdfast.cli import help
+from holdfast.cli.arguments import with_message
 from holdfast.cli.run.run import NO_MESSAGE
 from tests.cli import COMMAND, Place
 
@@ -41,6 +42,40 @@ async def test_an_unknown_command_is_a_usage_error(place: Place) -> None:
         assert result.code == 2
         command = " ".join(word for word in said[:2] if word.isalpha() and word != "x")
         assert result.err.startswith(f"usage: holdfast {command} [-h]")
+
+
+@pytest.mark.promise("TERM-06")
+async def test_a_mistyped_command_names_the_nearest_and_how_to_say_it(place: Place) -> None:
+    result = await place.holdfast("sesions")
+    assert result.code == 2
+    assert "sessions?" in result.err and result.err.endswith(f"{help.TO_TALK.format('sesions')}\n")
+
+
+@pytest.mark.promise("TERM-06")
+@pytest.mark.parametrize(
+    ("argv", "rest", "message"),
+    [
+        (["why does it fail?"], [], "why does it fail?"),
+        (["--model", "a/b", "fix it", "-c"], ["--model", "a/b", "-c"], "fix it"),
+        (["--", "fix"], [], "fix"),
+        (["-c", "--", "fix", "it"], ["-c"], "fix it"),
+        (["--instructions", "be brief"], ["--instructions", "be brief"], ""),
+        (["--resume", "the tax papers"], ["--resume", "the tax papers"], ""),
+        (["run", "fix it"], ["run", "fix it"], ""),
+        (["run", "--", "fix it"], ["run", "--", "fix it"], ""),
+        (["sesions"], ["sesions"], ""),
+        ([""], [""], ""),
+    ],
+)
+def test_a_message_is_told_from_a_command(argv: list[str], rest: list[str], message: str) -> None:
+    assert with_message(argv) == (rest, message)
+
+
+@pytest.mark.promise("TERM-06")
+async def test_a_message_without_a_terminal_is_one_run(place: Place) -> None:
+    (place.work / "here.txt").touch()
+    result = await place.holdfast("--model", "offline", "ls .")
+    assert (result.code, "here.txt" in result.out) == (0, True)
 
 
 async def test_a_name_that_is_empty_is_a_usage_error(place: Place) -> None:

@@ -10,7 +10,9 @@ from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.inbox import Mode
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
-from holdfast.core.types import CallId, RequestId, RunId, SessionId, Usage
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
+from holdfast.core.session.rewound import FileStep, RewindScope, Rewound
+from holdfast.core.types import OPERATOR, CallId, RequestId, RewindId, RunId, SessionId, Usage
 from holdfast.errors import HoldfastError
 from holdfast.gateway import ChatSession, ChatStatus, FileDiff, Health, ProcessView, RunView
 
@@ -91,6 +93,9 @@ class FakeChat:
         self.stops = 0
         self.spent = Usage()
         self.had: list[ChatSession] = []
+        self.can_go_back_to: tuple[Point, ...] = ()
+        self.takes_back: tuple[RunId, ...] = (RunId("run_1"),)
+        self.restores: tuple[FileStep, ...] = ()
         self.background: list[ProcessView] = []
         self.changes: list[FileDiff] = []
         self.filling = Filling(8_000, 2_000, 500, 0, 1_200, 300, 12, 0, measured=True)
@@ -129,8 +134,8 @@ class FakeChat:
         self._ask("choose_model", name)
         return name or "openai/configured"
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
-        self._ask("answer", choice, request_id)
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
+        self._ask("answer", choice, request_id, *([reason] if reason else []))
         left = tuple(a for a in self.now.approvals if a.request_id != request_id)
         self.now = replace(self.now, approvals=left)
         return Choice.SESSION if choice is Choice.ALWAYS else choice
@@ -138,9 +143,21 @@ class FakeChat:
     async def retry(self) -> None:
         self._ask("retry")
 
-    async def undo(self) -> str:
-        self._ask("undo")
-        return "make *it*\nbetter"
+    async def points(self) -> Sequence[Point]:
+        return self.can_go_back_to
+
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        self._ask("rewind", asked)
+        done = Rewound(
+            rewind_id=RewindId("rew_1"),
+            point=RunId("run_1"),
+            by=OPERATOR,
+            what=asked.what,
+            runs=() if asked.what is RewindScope.FILES else self.takes_back,
+            files=self.restores,
+            redo=asked.redo,
+        )
+        return RewindDone(done, "make *it*\nbetter")
 
     async def usage(self) -> Usage:
         return self.spent

@@ -45,7 +45,7 @@ async def test_new_begins_a_fresh_session() -> None:
     assert chat.asked == [("begin",)]
 
 
-@pytest.mark.parametrize("name", ["new", "retry", "undo", "restart", "home"])
+@pytest.mark.parametrize("name", ["new", "retry", "restart", "home"])
 async def test_a_command_without_arguments_does_nothing_if_it_gets_one(name: str) -> None:
     chat = FakeChat()
     said = await told(chat, f"/{name} 2")
@@ -241,8 +241,26 @@ async def test_an_approval_with_too_many_words_answers_nothing() -> None:
     chat = _pending("a1")
     assert (await told(chat, "/approve once session")).startswith("/approve takes once or session")
     assert (await told(chat, "/approve a1 b2")).startswith("/approve takes once or session")
-    assert (await told(chat, "/deny a1 b2")).startswith("/deny takes the id")
     assert chat.asked == []
+
+
+@pytest.mark.promise("ASK-07")
+@pytest.mark.parametrize(
+    ("text", "named", "reason"),
+    [
+        ("/deny", "apr_a1b2c3", ""),
+        ("/deny use the staging server", "apr_a1b2c3", "use the staging server"),
+        ("/deny a better way exists", "apr_a1b2c3", "a better way exists"),
+        ("/deny wrong", "apr_a1b2c3", "wrong"),
+        ("/deny d4", "apr_d4e5f6", ""),
+        ("/deny d4e5 not now", "apr_d4e5f6", "not now"),
+        ("/deny apr_d4 not now", "apr_d4e5f6", "not now"),
+    ],
+)
+async def test_what_is_said_with_deny_is_the_reason(text: str, named: str, reason: str) -> None:
+    chat = _pending("a1b2c3", "d4e5f6")
+    assert (await told(chat, text)).startswith("Denied")
+    assert chat.asked == [("answer", Choice.DENY, named, *([reason] if reason else []))]
 
 
 async def test_a_refused_approval_says_why() -> None:
@@ -255,12 +273,6 @@ async def test_retry_leaves_the_word_to_the_run() -> None:
     chat = FakeChat()
     assert await told(chat, "/retry") == ""
     assert chat.asked == [("retry",)]
-
-
-async def test_undo_shows_what_it_took_back() -> None:
-    chat = FakeChat()
-    assert await told(chat, "/undo") == "Undone: `make *it* better`"
-    assert chat.asked == [("undo",)]
 
 
 async def test_model_shows_and_chooses() -> None:

@@ -86,8 +86,8 @@ NEEDS = {
     Role.APPROVE: {"approve", "deny"},
     Role.ADMIN: {"restart", "home"},
     Role.RUN: {
-        *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "undo", "model", "resume"),
-        *("compact", "diff"),
+        *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "model", "resume"),
+        *("undo", "rewind", "redo", "compact", "diff"),
     },
 }
 

@@ -43,7 +43,7 @@ from holdfast.core.events import (
 from holdfast.core.inbox import Idempotency, InputAdmitted, Mode, UpdateRef
 from holdfast.core.messages import Assistant, Proposal, System, ToolResult, User
 from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, Kept, Outcome
-from holdfast.core.run.files import ChangeKind, FileChanged
+from holdfast.core.run.files import ChangeKind, FileChange, FileChanged, FileChanging
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
 from holdfast.core.session.instructions import InstructionFile, InstructionsRead
@@ -262,6 +262,18 @@ def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> 
         (
             b'{"kind":"call.parked","run_id":"run","call_id":"call","reason":"waits"}',
             CallParked(run_id=RUN, call_id=CALL, reason="waits"),
+        ),
+        (
+            b'{"kind":"file.changing","run_id":"run","call_id":"call","change":{"path":"a",'
+            b'"kind":"created","added":1,"removed":0,"before":"","after":"1e","mode_before":0,'
+            b'"mode_after":33188,"binary":false}}',
+            FileChanging(
+                run_id=RUN,
+                call_id=CALL,
+                change=FileChange(
+                    "a", ChangeKind.CREATED, added=1, after="1e", mode_after=0o100644
+                ),
+            ),
         ),
         (
             b'{"kind":"file.changed","run_id":"run","call_id":"call","path":"a/b","change":"patched",'

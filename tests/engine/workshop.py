@@ -42,7 +42,8 @@ from holdfast.models.model import (
     Request,
     Text,
 )
-from holdfast.tools.tool import RunsCommands, Tool
+from holdfast.tools.fs.restore import FileRestorer
+from holdfast.tools.tool import RestoresFiles, RunsCommands, Tool
 from tests.fakes.clock import FIRST_BOOT, ManualClock
 from tests.fakes.hands import IdleHands
 
@@ -198,12 +199,14 @@ def parts(
     window: int = 0,
     fallbacks: Sequence[Candidate] = (),
     small: Candidate | None = None,
+    files: RestoresFiles | None = None,
     price: Price | None = None,
 ) -> ServiceDeps:
     """What a service is made of, with the test's own where it brings something."""
     return ServiceDeps(
         journal=journal,
         blobs=Blobs(directory),
+        files=files or FileRestorer(Blobs(directory)),
         models=Models(
             Candidate(f"{model.name}/it", model, window, price=price or Price()),
             tuple(fallbacks),

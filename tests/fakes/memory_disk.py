@@ -18,6 +18,7 @@ from holdfast.core.events import TERMINAL, MessageDelta, ReasoningDelta, Record,
 from holdfast.core.inbox import InputAdmitted, UpdateRef
 from holdfast.core.run.call import CallSettled, CallStarted
 from holdfast.core.run.child import ChildBegun, ChildEnded
+from holdfast.core.session.rewound import RewindPlanned, Rewound
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import DeliveryId, Fact, Owner, RequestId, RunId, SessionKey
 from holdfast.errors import IllegalTransition, JournalUnavailable
@@ -69,6 +70,7 @@ class Disk:
         self.outbox: dict[DeliveryId, Outbound] = {}
         self.asked: dict[RequestId, Asked] = {}  # that wait
         self.children: dict[SessionKey, int] = {}  # how many are open
+        self.rewinding: set[SessionKey] = set()
         self.checkpoints: dict[int, tuple[int, bytes]] = {}  # by stream
         self.listings: dict[int, Listing] = {}  # of streams
         self.on_write: Callable[[Sequence[Record]], None] = _unseen
@@ -121,6 +123,10 @@ class Disk:
             case ChildBegun() | ChildEnded():
                 change = 1 if isinstance(fact, ChildBegun) else -1
                 self.children[stream.key] = self.children.get(stream.key, 0) + change
+            case RewindPlanned():
+                self.rewinding.add(stream.key)
+            case Rewound():
+                self.rewinding.discard(stream.key)
             case DeliveryQueued() if fact.delivery_id not in self.outbox:
                 now = Delivery(fact.delivery_id, queued_at=record.at)
                 self.outbox[fact.delivery_id] = Outbound(fact, now, stream.key, record.at)

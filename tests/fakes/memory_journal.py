@@ -188,6 +188,11 @@ class MemoryReader:
         await self._turn()
         return [key for key, count in self._disk.children.items() if count > 0]
 
+    async def with_rewinds(self) -> list[SessionKey]:
+        """The sessions with a rewind that was planned and not finished."""
+        await self._turn()
+        return list(self._disk.rewinding)
+
     async def cursor(self, channel: str) -> str:
         """Where the channel's stream stood when the last of its updates was taken; or empty."""
         await self._turn()

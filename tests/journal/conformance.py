@@ -17,8 +17,19 @@ from holdfast.core.inbox import Idempotency, InputAdmitted, InputPromoted
 from holdfast.core.run import run as machine
 from holdfast.core.run.child import ChildBegun, ChildEnded
 from holdfast.core.run.run import ModelAnswered, Run, RunCompleted, RunPhase, RunQueued, RunStarted
+from holdfast.core.session.rewound import RewindPlanned, Rewound
 from holdfast.core.session.session import SessionOpened
-from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
+from holdfast.core.types import (
+    CallId,
+    Fact,
+    InputId,
+    Owner,
+    RewindId,
+    RunId,
+    SessionId,
+    SessionKey,
+    Usage,
+)
 from holdfast.errors import JournalUnavailable
 from holdfast.journal.journal import Conflict, Journal, RunFilter, StreamRow
 
@@ -333,6 +344,17 @@ class JournalSuite:
         assert await journal.with_children() == [KEY]
         await journal.append(row.stream, 6, 4.0, ended[1:], []).wait()
         assert await journal.with_children() == []
+
+    async def test_sessions_with_an_unfinished_rewind_are_found(self, journal: Journal) -> None:
+        assert await journal.with_rewinds() == []
+        row = await accept(journal)
+        what: dict[str, Any] = {"rewind_id": RewindId("rew_1"), "point": RUN, "by": ME}
+        await journal.append(row.stream, 3, 2.0, (Rewound(**what),), []).wait()
+        assert await journal.with_rewinds() == []
+        await journal.append(row.stream, 4, 3.0, (RewindPlanned(**what),), []).wait()
+        assert await journal.with_rewinds() == [KEY]
+        await journal.append(row.stream, 5, 4.0, (Rewound(**what),), []).wait()
+        assert await journal.with_rewinds() == []
 
     async def test_runs_are_listed_newest_first_by_page_session_and_status(
         self, journal: Journal

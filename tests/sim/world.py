@@ -33,6 +33,7 @@ from holdfast.engine.service import Service
 from holdfast.errors import HoldfastError
 from holdfast.journal.audit import AuditEntry
 from holdfast.models.model import Candidate, Models
+from holdfast.tools.fs.restore import FileRestorer
 from tests.fakes.hands import IdleHands
 from tests.fakes.memory_disk import Disk
 from tests.fakes.memory_journal import MemoryJournal
@@ -270,6 +271,7 @@ class Process:
         return ServiceDeps(
             journal=self.journal,
             blobs=_NoBlobs(),
+            files=FileRestorer(_NoBlobs()),
             models=Models(Candidate("parrot/it", self.model)),
             tools=tuple,
             clock=self.world.clock,

@@ -210,6 +210,79 @@ async def test_a_write_of_the_same_content_is_no_change(context: Context, worksp
     assert done.changes == ()
 
 
+class Announcing:
+    """Notes what a call announces, and the file as it is then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen: list[tuple[FileChange, str]] = []
+
+    async def announce(self, change: FileChange) -> None:
+        self.seen.append((change, self.path.read_text()))
+
+    def announced(self) -> tuple[FileChange, ...]:
+        return tuple(change for change, _ in self.seen)
+
+
+@pytest.mark.promise("EDIT-06")
+async def test_a_change_is_announced_before_it_is_made(
+    context: Context, workspace: Path, blobs: Blobs
+) -> None:
+    path = workspace / "a.txt"
+    path.write_text("old")
+    note = Announcing(path)
+    heard = msgspec.structs.replace(context, announce=note.announce)
+    done = await call(heard, "patch", path="a.txt", old="old", new="new")
+    ((change, content),) = note.seen
+    assert (done.changes, content) == ((change,), "old")
+    assert blobs.get(change.after) == b"new"
+
+
+@pytest.mark.promise("EDIT-06")
+@pytest.mark.parametrize(
+    ("left", "outcome", "changes"),
+    [
+        ("new", Done, 1),
+        ("old", tool.ToolFailure, 0),
+        ("other", tool.Unknown, 0),
+        (None, tool.Unknown, 0),
+    ],
+)
+async def test_after_a_crash_the_content_tells_what_a_write_has_done(
+    context: Context, workspace: Path, left: str | None, outcome: type[tool.Outcome], changes: int
+) -> None:
+    path = workspace / "d" / "a.txt"
+    path.parent.mkdir()
+    path.write_text("old")
+    note = Announcing(path)
+    heard = msgspec.structs.replace(context, announce=note.announce, announced=note.announced)
+    await call(heard, "write_file", path="d/a.txt", content="new")
+    path.unlink() if left is None else path.write_text(left)
+    write = BY_NAME["write_file"]
+    assert write.adopt is not None
+    found = await write.adopt(heard, WriteFile("d/a.txt", "new"))
+    assert type(found) is outcome
+    assert len(getattr(found, "changes", ())) == changes
+    unheard = await write.adopt(context, WriteFile("d/a.txt", "new"))
+    assert isinstance(unheard, tool.Unknown)  # nothing was announced: nothing is known
+
+
+@pytest.mark.promise("EDIT-06")
+async def test_after_a_crash_a_new_file_that_is_not_there_was_not_written(
+    context: Context, workspace: Path
+) -> None:
+    new = FileChange("no/such/a.txt", ChangeKind.CREATED, after="0" * 64)
+    (workspace / "link").symlink_to("/etc/hostname")
+    for planned, outcome in (
+        (new, tool.ToolFailure),
+        (msgspec.structs.replace(new, path="link"), tool.Unknown),
+    ):
+        heard = msgspec.structs.replace(context, announced=lambda planned=planned: (planned,))
+        adopt = BY_NAME["patch"].adopt
+        assert adopt is not None
+        assert isinstance(await adopt(heard, Patch(planned.path, "a", "b")), outcome)
+
+
 class FullDisk:
     def put(self, data: bytes) -> str:
         raise OSError(28, "No space left on device")
@@ -417,7 +490,7 @@ async def test_no_tool_leaves_the_workspace(context: Context, tool: Tool[Any], p
 
 def test_every_file_tool_states_effect_and_crash_behaviour() -> None:
     stated = {tool.name: (tool.effect, tool.on_crash) for tool in files.tools()}
-    read, write = (Effect.READ, OnCrash.REPEAT), (Effect.WRITE, OnCrash.UNKNOWN)
+    read, write = (Effect.READ, OnCrash.REPEAT), (Effect.WRITE, OnCrash.ADOPT)
     assert stated == {
         "list_files": read,
         "read_file": read,

@@ -28,6 +28,8 @@ from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.record import Ended, ExitCause
 from holdfast.tools.exec.spawn import Execution
 from holdfast.tools.sandbox.sandbox import Sandbox
+from holdfast.tools.snapshot.scan import SnapshotLimits
+from holdfast.tools.snapshot.snapshots import NOT_RECORDED, Snapshots
 from holdfast.tools.terminal_arguments import TerminalArguments
 from holdfast.tools.terminal_result import MAX_OUTPUT, MOVED, WENT_ON
 from holdfast.tools.tool import Context, Done, Judge, ToolDenied, ToolFailure, Unknown, schema
@@ -950,3 +952,17 @@ async def test_processes_that_can_change_files_are_counted(tmp_path: Path) -> No
         assert (await judged(it, "make")).request.beside == 1
         await it.hands.kill(process_id)
         assert (await judged(it, "make")).request.beside == 0
+
+
+@pytest.mark.promise("SNAP-04")
+async def test_the_model_and_the_user_are_told_that_a_snapshot_gave_up(tmp_path: Path) -> None:
+    async with desk(tmp_path) as it:
+        snapshots = Snapshots(tmp_path, SnapshotLimits(files=1))
+        (it.terminal,) = terminal.tools(it.hands, snapshots=snapshots)
+        for name in ("a", "b"):
+            (it.workspace / name).touch()
+        found = await it.result("echo done; echo x > a")
+        assert found["output"] == "done\n"
+        assert found["note"].startswith(NOT_RECORDED)
+        assert NOT_RECORDED in "".join(it.said)
+        await snapshots.aclose()

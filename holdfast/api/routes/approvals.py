@@ -63,7 +63,9 @@ async def _respond(
             "`choice` must be one of once, session, always, deny.",
             param="choice",
         )
-    intent = Answer(context.by, run_id, choice, request_id, requests.flag(body.all))
+    intent = Answer(
+        *(context.by, run_id, choice, request_id, requests.flag(body.all)), reason=body.reason
+    )
     reply = await context.gateway.send(intent)
     note = f"recorded as {reply.choice}: {choice} is for administrators"
     return json_response(
@@ -79,6 +81,13 @@ async def rules(context: RouteContext, request: web.Request) -> web.Response:
     return json_response(
         schema.RuleList(tuple(schema.RuleObject(name, rule) for name, rule in known.items()))
     )
+
+
+async def allow(context: RouteContext, request: web.Request) -> web.Response:
+    """Add a standing permission for commands."""
+    body = await context.read(request, schema.RuleRequest)
+    name, rule = await context.gateway.allow(context.by, body.pattern)
+    return json_response(schema.RuleObject(name, rule))
 
 
 async def revoke(context: RouteContext, request: web.Request) -> web.Response:
@@ -113,6 +122,10 @@ ENDPOINTS = (
         errors=(409,),
     ),
     Endpoint("GET", "/v1/rules", rules, "List standing permissions", schema.RuleList),
+    Endpoint(
+        *("POST", "/v1/rules", allow, "Permit commands that match a pattern, from now on"),
+        *(schema.RuleObject, schema.RuleRequest),
+    ),
     Endpoint(
         "POST", "/v1/rules/{name}/revoke", revoke, "Revoke a permission", schema.RevokeResponse
     ),

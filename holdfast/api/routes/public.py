@@ -5,12 +5,12 @@ from aiohttp import web
 from holdfast.api.auth import json_response
 from holdfast.api.endpoints import Endpoint, RouteContext
 from holdfast.api.openapi import document
-from holdfast.api.routes import approvals, changes, health, processes, runs, sessions
+from holdfast.api.routes import approvals, changes, health, processes, rewinds, runs, sessions
 from holdfast.api.schema.health import CapabilityList
 
 _BUILT = (
     "runs run_events run_events_resume run_stop run_steer run_approval run_question subagents "
-    "idempotency_key session_events sessions session_fork file_changes processes"
+    "idempotency_key session_events sessions session_fork session_rewind file_changes processes"
 )
 _NOT_BUILT = "late_delivery chat_completions responses"
 _FEATURES = dict.fromkeys(_BUILT.split(), True) | dict.fromkeys(_NOT_BUILT.split(), False)
@@ -35,5 +35,6 @@ ENDPOINTS = (
     *approvals.ENDPOINTS,
     *sessions.ENDPOINTS,
     *changes.ENDPOINTS,
+    *rewinds.ENDPOINTS,
     *processes.ENDPOINTS,
 )

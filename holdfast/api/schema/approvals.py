@@ -10,6 +10,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     choice: str
     all: msgspec.Raw | UnsetType = UNSET  # true, "true", "1", "yes" or "on": answer every request
     request_id: str | None = None
+    reason: str = ""  # only with `deny`: the model reads it
 
 
 class ApprovalObject(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,6 +64,12 @@ class RuleObject(msgspec.Struct, frozen=True):
 
     name: str
     rule: str
+
+
+class RuleRequest(msgspec.Struct, frozen=True):
+    """The body of POST /v1/rules: a pattern for commands, such as `pytest *`."""
+
+    pattern: str
 
 
 class RuleList(msgspec.Struct, frozen=True, tag_field="object", tag="list"):

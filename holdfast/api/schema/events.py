@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.schema.rewinds import RestoredFileObject
 from holdfast.api.schema.runs import UsageObject
 
 TERMINAL = frozenset({"run.completed", "run.failed", "run.cancelled"})  # the last of a run
@@ -79,6 +80,12 @@ class Event(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     messages: int = 0
     files: tuple[InstructionFileObject, ...] = ()
+    rewind_id: str = ""
+    point: str = ""  # the run before which the session is now; of a redo: was
+    what: str = ""  # "both", "files" or "conversation"
+    redo: bool = False
+    runs: tuple[str, ...] = ()  # that no longer count; of a redo: count again
+    restored: tuple[RestoredFileObject, ...] = ()
     usage: UsageObject | None = None
 
     @property

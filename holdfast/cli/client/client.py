@@ -139,10 +139,12 @@ class Client(SessionsClient):
                 return found
             after = f"?after={path_part(page.next)}"
 
-    async def answer(self, asked: ApprovalObject, choice: str) -> approval.ApprovalResponse:
-        """Answer a request. Raises `TooLateExit` if it waits no more."""
+    async def answer(
+        self, asked: ApprovalObject, choice: str, reason: str = ""
+    ) -> approval.ApprovalResponse:
+        """Answer a request; a denial may have a reason. Raises `TooLateExit` if it waits no more."""
         path = f"/v1/approvals/{path_part(asked.request_id)}"
-        body = approval.ApprovalRequest(choice)
+        body = approval.ApprovalRequest(choice, reason=reason)
         return await self._ask(
             "POST", path, approval.ApprovalResponse, body, resume=(asked.run_id,)
         )
@@ -155,6 +157,11 @@ class Client(SessionsClient):
     async def rules(self) -> tuple[RuleObject, ...]:
         """List standing permissions."""
         return (await self._ask("GET", "/v1/rules", approval.RuleList)).data
+
+    async def allow(self, pattern: str) -> RuleObject:
+        """Add a standing permission for the commands that match a pattern."""
+        body = approval.RuleRequest(pattern)
+        return await self._ask("POST", "/v1/rules", RuleObject, body)
 
     async def revoke(self, rule: RuleObject) -> None:
         """Revoke a permission. Raises `NotFound` if it was revoked before."""

@@ -14,7 +14,7 @@ last message are shown first.
 
 import argparse
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -59,10 +59,10 @@ def main(args: argparse.Namespace) -> int:
     """Run the conversation and return the exit code."""
     config = operator.load({"model": args.model})
     screen: Screen = JsonScreen() if args.json else Plain()
-    return anyio.run(_talk, config, run_options.read(args, config), screen)
+    return anyio.run(_talk, config, run_options.read(args, config), screen, args.words)
 
 
-async def _talk(config: Config, given: RunOptions, screen: Screen) -> int:
+async def _talk(config: Config, given: RunOptions, screen: Screen, words: Sequence[str]) -> int:
     async with connect(config, screen.note) as client, anyio.create_task_group() as tasks:
         options = await run.settled(client, given)
         await run.check_model(client, options)
@@ -72,6 +72,8 @@ async def _talk(config: Config, given: RunOptions, screen: Screen) -> int:
         with anyio.open_signal_receiver(signal.SIGINT) as signals:
             talk = LineConversation(client, options, screen, signals, tasks)
             await talk.reopen()
+            for line in words:
+                await talk.say(line)
             while (line := await talk.next_line()) not in _LEAVE:
                 if line == "/help":
                     screen.note(HELP)

@@ -1,4 +1,4 @@
-"""`holdfast approvals`: list approval requests and answer them; list and revoke permissions.
+"""`holdfast approvals`: list approval requests and answer them; list, add and revoke permissions.
 
 `approve` needs an id, so that a person looks at a request before it runs. If no gateway runs,
 the run continues in this process, and the command follows it to its end.
@@ -30,7 +30,9 @@ def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     if args.what == "approve" and not (args.request_id or "").removeprefix(_PREFIX):
         raise Exit(Code.USAGE, f"the ID is missing: holdfast approvals approve ID; {_LIST}")
-    actions = {"list": _list, "rules": _rules, "revoke": _revoke}
+    if args.what == "allow" and not args.list and not args.pattern:
+        raise Exit(Code.USAGE, "the PATTERN is missing, as in: holdfast approvals allow 'pytest *'")
+    actions = {"list": _list, "rules": _rules, "allow": _allow, "revoke": _revoke}
     return connected.run(args, actions.get(args.what, _answer))
 
 
@@ -51,7 +53,7 @@ async def _answer(client: Client, args: argparse.Namespace) -> int:
     none = _gone(_PREFIX + named) if named else "no request waits"
     asked = output.only(waiting, lambda a: a.request_id, _PREFIX + named, "requests", none)
     try:
-        given = await client.answer(asked, args.choice)
+        given = await client.answer(asked, args.choice, getattr(args, "because", ""))
     except TooLateExit:
         raise Exit(Code.FAILED, _gone(asked.request_id)) from None
     print(f"{asked.request_id} {approval.answered(given.choice)}", flush=True)
@@ -71,6 +73,13 @@ def _gone(named: str) -> str:
 async def _rules(client: Client, args: argparse.Namespace) -> int:
     encode = output.all_fields if args.json else None
     output.print_each(await client.rules(), _named, NO_PERMISSIONS, encode)
+    return Code.OK
+
+
+async def _allow(client: Client, args: argparse.Namespace) -> int:
+    if args.list:
+        return await _rules(client, args)
+    print(f"permitted: {_named(await client.allow(args.pattern))}")
     return Code.OK
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.api.schema.runs import InputMessage, RunRequest
 from holdfast.cli.run import workspace
+from holdfast.config.models import NO_MODEL
 from holdfast.config.settings import Config
 from holdfast.core.inbox import Mode
 from holdfast.core.types import Value
@@ -30,6 +31,16 @@ class RunOptions(Value):
         """Return the options for that session, in its workspace."""
         return replace(self, session_id=session_id, owner=owner, goes_on=False)
 
+    def typed(self, given: str | tuple[InputMessage, ...], mode: Mode) -> RunRequest:
+        """Return the request for a message typed in a conversation, or for a command of the user.
+
+        The command needs no model, and waits for the run at work.
+        """
+        request = self.request(given, mode)
+        if not is_own(given):
+            return request
+        return replace(request, model=NO_MODEL, mode=Mode.QUEUE)
+
     def request(self, given: str | tuple[InputMessage, ...], mode: Mode = Mode.QUEUE) -> RunRequest:
         """Return the request that submits this input."""
         return RunRequest(
@@ -41,6 +52,11 @@ class RunOptions(Value):
             answerable=self.answerable,
             mode=mode,
         )
+
+
+def is_own(given: str | tuple[InputMessage, ...]) -> bool:
+    """Tell whether a typed text is a command of the user's own: `!make test`."""
+    return isinstance(given, str) and given.startswith("!") and bool(given[1:].strip())
 
 
 def read(args: argparse.Namespace, config: Config) -> RunOptions:

@@ -46,6 +46,8 @@ _KEYS = """\
   ↑               edit the waiting message, or go back in the history
   Tab             complete /commands, @files and paths; during a run: send the message
                   so that it waits until the run has ended
+  !command        run a command of your own in the workspace; the agent reads it with your
+                  next message
   Ctrl-R          search the history
   Ctrl-O          choose a call and show all of it, or all of the question
   Ctrl-G          write the message in your editor ($VISUAL, $EDITOR)

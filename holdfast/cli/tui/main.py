@@ -26,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     config = configuration.from_process({"model": args.model} if args.model else {})
     observe.setup("warning", config.home / observe.CLI_LOG)
     wish = options.read(args, config)
-    code = importlib.import_module("holdfast.cli.tui.start").main(config, wish, args.resume)
+    code = importlib.import_module("holdfast.cli.tui.start").main(config, wish, args)
     sys.stdout.flush()
     os._exit(code)  # no thread that hangs can hold us (HALT-06)
 

@@ -5,6 +5,8 @@ late for it answers no other question: it is the next message (HALT-09). Which k
 when a yes counts, is in tui/asked.py.
 """
 
+from contextlib import suppress
+
 from anyio.abc import TaskGroup
 
 from holdfast.api.schema.approvals import ApprovalObject
@@ -26,6 +28,7 @@ class ScreenQuestions:
         self._open, self.hear = self._questions.open, self._questions.hear
         self._client = client
         self._ours: set[str] = set()  # answered here
+        self._typed: set[str] = set()  # runs of commands that the user has typed, not yet asked for
         self._ui = ui
         self._tasks = tasks
 
@@ -33,6 +36,12 @@ class ScreenQuestions:
         """Drop all questions: another session is shown."""
         self._open.clear()
         self._ui.ask(None)
+
+    def permit(self, run_id: str) -> None:
+        """Allow the command of a run once: the user has typed it (`!make test`)."""
+        self._typed.add(run_id)
+        for asked in [one for one in self._open.values() if one.run_id == run_id]:
+            self._tasks.start_soon(self._put, asked)
 
     def _add(self, asked: Asked) -> bool:
         self._open[asked.key] = asked
@@ -50,6 +59,10 @@ class ScreenQuestions:
 
     async def _put(self, asked: Asked) -> None:
         """Ask a question if it still waits."""
+        if isinstance(asked, ApprovalObject) and asked.run_id in self._typed:
+            self._typed.discard(asked.run_id)
+            with suppress(Exit):  # then it is asked as any other
+                return await self._choose(asked, "once")
         try:
             waits = await self._questions.waits(asked)
         except Exit:

@@ -1,11 +1,13 @@
 """Show the prompt first, then load the rest: the user can type while the engine is loaded."""
 
+import argparse
 import importlib
 import math
 import os
 import select
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -26,23 +28,23 @@ from holdfast.config.settings import Config
 from holdfast.core.redaction import Redactor
 
 
-def main(config: Config, wish: RunOptions, resume: str | None) -> int:
+def main(config: Config, wish: RunOptions, args: argparse.Namespace) -> int:
     """Start the conversation and return the exit code."""
-    return anyio.run(_start, config, wish, resume)
+    return anyio.run(_start, config, wish, args)
 
 
-async def _start(config: Config, wish: RunOptions, given: str | None) -> int:
-    """Find the session to continue, or let the user choose it; then start."""
-    if given is None:
-        return await _talk(config, wish)
-    picker = importlib.import_module("holdfast.cli.tui.picker")
-    chosen = await picker.choose(config, given)
-    if chosen is None:
-        return Code.OK
-    return await _talk(config, wish.within(chosen.session_id, chosen.owner))
+async def _start(config: Config, wish: RunOptions, args: argparse.Namespace) -> int:
+    """Find the session to continue, or let the user choose it; then start with the given message."""
+    if args.resume is not None:
+        picker = importlib.import_module("holdfast.cli.tui.picker")
+        chosen = await picker.choose(config, args.resume)
+        if chosen is None:
+            return Code.OK
+        wish = wish.within(chosen.session_id, chosen.owner)
+    return await _talk(config, wish, args.words)
 
 
-async def _talk(config: Config, wish: RunOptions) -> int:
+async def _talk(config: Config, wish: RunOptions, words: Sequence[str]) -> int:
     send, receive = anyio.create_memory_object_stream[Action](math.inf)
     style = Style(not configuration.wants_no_colour())
     pastes = Pastes(lambda why: ui.hint(why))
@@ -61,7 +63,7 @@ async def _talk(config: Config, wish: RunOptions) -> int:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_hear_signals, ui)
         async with anyio.create_task_group() as both:
-            for line in _typed_ahead():
+            for line in [*words, *_typed_ahead()]:
                 ui.say(SendMessage(line, ui.mode))
             both.start_soon(_serve, config, wish, ui, receive)
             both.start_soon(ui.run)

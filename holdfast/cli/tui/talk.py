@@ -29,7 +29,7 @@ from holdfast.cli.client.frames import Frame
 from holdfast.cli.client.input import input_of
 from holdfast.cli.client.refusals import NotFound, TooLateExit, WorkspaceFixed
 from holdfast.cli.exits import Code, Exit, sole
-from holdfast.cli.run import attachments, run
+from holdfast.cli.run import attachments, options, run
 from holdfast.cli.run.options import RunOptions
 from holdfast.cli.run.questions import hear_children
 from holdfast.cli.tui import commands, status, transcript
@@ -298,12 +298,14 @@ class TerminalConversation:
             wish = replace(wish, workspace="")
         given = input_of(words, [one.image for one in attached])
         try:
-            said.run_id = await self.client.submit(wish.request(given, said.mode), said.key)
+            said.run_id = await self.client.submit(wish.typed(given, said.mode), said.key)
         except WorkspaceFixed:
             if self._wish.insists:
                 raise
             self._wish = replace(self._wish, workspace="")
             return await self._submit(said)
+        if options.is_own(given):
+            self._asking.permit(said.run_id)
         if said.run_id not in self._runs:  # it waits until its first event: Esc finds it
             waiting = WaitingMessage(said.run_id, (words,), len(attached))
             self.view.waiting.setdefault(said.run_id, waiting)

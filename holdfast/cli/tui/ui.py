@@ -372,7 +372,9 @@ class Ui(AskedPanel):
 
 _PATH = re.compile(r"(?:^|\s)[@~./]\S*$|/\S*$")  # the last word, if it may be completed
 
-_COMMAND = re.compile(r"/[A-Za-z_]{1,32}(?!\S)")  # as commands/parse.py, which takes long to import
+_COMMAND = re.compile(
+    r"/[A-Za-z_]{1,32}(?!\S)|!"
+)  # as commands/parse.py, which takes long to import
 
 _ENDED = {"run.completed": "done", "run.failed": "the run failed"}
 

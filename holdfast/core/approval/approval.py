@@ -57,10 +57,11 @@ class ApprovalGranted(Fact, tag="approval.granted"):
     by: Owner
 
 
-class ApprovalDenied(Fact, tag="approval.denied"):
+class ApprovalDenied(Fact, tag="approval.denied", omit_defaults=True):
     run_id: RunId
     request_id: RequestId
     by: Owner
+    reason: str = ""  # in the user's words; the model reads it
 
 
 class ApprovalExpired(Fact, tag="approval.expired"):

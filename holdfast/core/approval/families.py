@@ -75,6 +75,11 @@ _TOOLS: Mapping[str, Begins] = {
 }
 
 
+def runs_code(exe: str) -> bool:
+    """Tell if the program is known to run code of the workspace."""
+    return exe in _CODE or exe == "make"
+
+
 def family(
     argv: tuple[str, ...], variables: Assignments, program: str | None, place: CommandPlace
 ) -> CommandRule | None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from holdfast.core.inbox import UpdateRef
 from holdfast.core.machine import moved
 from holdfast.core.messages import Proposal
+from holdfast.core.run.files import FileChange, FileChanging
 from holdfast.core.types import CallId, Fact, RequestId, RunId, Value
 
 
@@ -112,7 +113,7 @@ class CallAnswered(Fact, tag="call.answered", omit_defaults=True):
     came: UpdateRef | None = None  # the chat message that was the answer
 
 
-Event = CallAsked | CallCleared | CallStarted | CallParked | CallSettled
+Event = CallAsked | CallCleared | CallStarted | FileChanging | CallParked | CallSettled
 
 P, A, C, S, K, D, E = CallStatus
 
@@ -125,6 +126,7 @@ TRANSITIONS: dict[tuple[CallStatus, type[Event]], CallStatus] = {
     (A, CallSettled): E,
     (C, CallStarted): S,
     (C, CallSettled): E,
+    (S, FileChanging): S,
     (S, CallParked): K,
     (S, CallSettled): E,
     (K, CallSettled): E,
@@ -139,6 +141,7 @@ class Call(msgspec.Struct, frozen=True):
     status: CallStatus = CallStatus.PROPOSED
     parked: CallParked | None = None  # what it waits for
     holds: bool = False  # while the user is asked about it, later calls of its turn do not start
+    changing: tuple[FileChange, ...] = ()  # that it was about to make, in this start
 
     @property
     def question(self) -> str:
@@ -151,7 +154,8 @@ def evolve(call: Call, event: Event) -> Call:
     status = moved(TRANSITIONS, call.status, event, "call", call.proposal.call_id)
     parked = event if isinstance(event, CallParked) else None
     holds = isinstance(event, CallAsked) and event.holds
-    return replace(call, status=status, parked=parked, holds=holds)
+    changing = (*call.changing, event.change) if isinstance(event, FileChanging) else ()
+    return replace(call, status=status, parked=parked, holds=holds, changing=changing)
 
 
 def cut(call: Call) -> Call:

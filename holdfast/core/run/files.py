@@ -4,9 +4,12 @@ A call that changed files records one `FileChanged` for each, directly before it
 in the same append. Both versions are in the version store (journal/versions.py) by then, under the
 hashes that the fact names, as long as the store keeps them. Several changes of one file have one
 net effect (`combine`): from the content before the first to the content after the last.
+
+A file tool records `FileChanging` before it replaces a file. If a crash cuts the call, the file's
+present content tells whether that change has happened (`find_out`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -56,6 +59,29 @@ class FileChanged(Fact, tag="file.changed", omit_defaults=True):
     binary: bool = False
 
 
+class FileChanging(Fact, tag="file.changing"):
+    """A call is about to change a file. Recorded before it does."""
+
+    run_id: RunId
+    call_id: CallId
+    change: FileChange
+
+
+class Happened(StrEnum):
+    """Whether an announced change has happened."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"  # the file has neither content: another hand changed it
+
+
+def find_out(change: FileChange, now: str) -> Happened:
+    """Compare the file's present content, by its hash, with an announced change."""
+    if now == change.after:
+        return Happened.YES
+    return Happened.NO if now == change.before else Happened.UNKNOWN
+
+
 class Changed(Protocol):
     """A change of a file, in whatever form."""
 
@@ -83,6 +109,24 @@ _NOTES = {
     ChangeKind.REPLACED: "replaced",
     ChangeKind.DELETED: "deleted",
 }
+
+
+def listed(changes: Sequence[FileChanged], most: int) -> str:
+    """Return a line for each file: what was done, the hashes before and after, the path."""
+    lines = [
+        f"{c.kind} {c.before or '-'} {c.after or '-'} {escape(c.path)}" for c in changes[:most]
+    ]
+    return "\n".join([*lines, *_more(changes, most)])
+
+
+def named(changes: Sequence[FileChanged], most: int) -> str:
+    """Return what was done to which files, in one line."""
+    names = [f"{c.kind} {escape(c.path)}" for c in changes[:most]]
+    return ", ".join([*names, *_more(changes, most)])
+
+
+def _more(changes: Sequence[FileChanged], most: int) -> list[str]:
+    return [f"and {len(changes) - most} more"] if len(changes) > most else []
 
 
 def changed(run_id: RunId, call_id: CallId, change: FileChange) -> FileChanged:

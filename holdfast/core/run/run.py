@@ -31,6 +31,7 @@ from holdfast.core.messages import Proposal
 from holdfast.core.run import call as calls_machine
 from holdfast.core.run.call import Call
 from holdfast.core.run.context import ContextExceeded, HistoryCompacted
+from holdfast.core.run.files import FileChanging
 from holdfast.core.types import (
     CallId,
     Fact,
@@ -287,6 +288,7 @@ TRANSITIONS: dict[tuple[RunPhase, type[Event]], RunPhase] = {
     (R, calls_machine.CallAsked): R,
     (R, calls_machine.CallCleared): R,
     (R, calls_machine.CallStarted): R,
+    (R, FileChanging): R,
     (R, calls_machine.CallParked): R,
     (R, calls_machine.CallSettled): R,
     (R, StopAsked): R,

@@ -22,6 +22,8 @@ ASK_AGAIN_TEXT = (
     "Not run: the approval request was withdrawn, because it is not known whether it is still "
     "valid. If you still need this call, try again: the user is asked again."
 )
+BECAUSE_TEXT = "The user says why: "
+LONGEST_REASON = 2_000  # characters
 NAMES = 5  # changed files that are listed
 EXPIRED_TEXT = "Not run: it was not approved in time."
 
@@ -50,6 +52,7 @@ class GivenAnswer(Value):
     by: Owner
     request_id: RequestId | None  # None: the oldest
     every: bool
+    reason: str = ""  # of a denial
 
 
 def pending(session: Session, run_id: RunId) -> tuple[Approval, ...]:
@@ -91,6 +94,11 @@ def trees_asked_with(session: Session, call_id: CallId) -> tuple[Tree, ...]:
 
 def answer(session: Session, given: GivenAnswer, now: float) -> tuple[tuple[Fact, ...], int]:
     """Return the facts of an answer and the number of requests it answers, or refuse it."""
+    if given.reason and given.choice is not Choice.DENY:
+        raise Refused("invalid_reason", "Only a denial takes a reason.", param="reason")
+    if len(given.reason) > LONGEST_REASON:
+        most = f"A reason has at most {LONGEST_REASON:,} characters."
+        raise Refused("invalid_reason", most, param="reason")
     facts: list[Fact] = []
     resolved = 0
     for asked in _chosen(session, given):
@@ -136,9 +144,13 @@ def _accepted(
     request = asked.requested
     if given.choice is Choice.DENY:
         denied = approval.ApprovalDenied(
-            run_id=request.run_id, request_id=request.request_id, by=given.by
+            run_id=request.run_id,
+            request_id=request.request_id,
+            by=given.by,
+            reason=given.reason,
         )
-        return (denied, *_denied(session, asked, DENIED_TEXT))
+        why = f"\n{BECAUSE_TEXT}{given.reason}" if given.reason else ""
+        return (denied, *_denied(session, asked, DENIED_TEXT + why))
     granted = approval.ApprovalGranted(
         run_id=request.run_id, request_id=request.request_id, choice=given.choice, by=given.by
     )

@@ -9,7 +9,7 @@ run (one that was stopped in the queue) does not affect them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -18,8 +18,8 @@ from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, Inpu
 from holdfast.core.messages import Assistant, Image, Message, ToolResult, User
 from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled
 from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessStarted
 from holdfast.core.run.run import (
-    CutCause,
     ModelAnswered,
     RunCancelled,
     RunCompleted,
@@ -30,6 +30,8 @@ from holdfast.core.run.run import (
 from holdfast.core.session import compaction
 from holdfast.core.session.compaction import Filling, Measured
 from holdfast.core.session.instructions import InstructionsRead
+from holdfast.core.session.notes import RESULTS_NOTE, died_note, resume_note
+from holdfast.core.session.rewound import Rewound
 from holdfast.core.session.session import (
     MarkCleared,
     SessionMarked,
@@ -37,31 +39,19 @@ from holdfast.core.session.session import (
     SessionSeeded,
     Undone,
 )
-from holdfast.core.types import CallId, Fact, InputId, RunId, Value
+from holdfast.core.types import CallId, Fact, InputId, ProcessId, RunId, Value
 from holdfast.errors import HoldfastError
 
-_CAUSES: dict[str, str] = {
-    CutCause.RESTART: "gateway restart",
-    CutCause.SHUTDOWN: "gateway shutdown",
-    CutCause.TERMINAL: "gateway shutdown",
-    CutCause.CRASH: "gateway interruption",
-}
+_COMMAND = 100  # characters of the command of a process that died
 
 
-def resume_note(cause: str) -> str:
-    """Return the note to the model when a run goes on after `cause` cut it."""
-    what = _CAUSES.get(cause, "gateway interruption")
-    return (
-        f"[System note: Your previous turn was cut by a {what}. The history above is intact. "
-        "If tool results are unfinished or unknown, deal with those first, then go on with the "
-        "task where it stopped.]"
-    )
+class _Taken(Value):
+    """The messages that a rewind removed, and what the transcript knew of them."""
 
-
-RESULTS_NOTE = (
-    "[System note: The conversation above ends with tool results that were not answered. "
-    "Read each tool result, then turn to the message below.]"
-)
+    at: int  # their position
+    messages: list[Message]
+    begun: dict[RunId, int]
+    compactions: list[HistoryCompacted]
 
 
 class Excerpt(Value):
@@ -81,6 +71,8 @@ class Excerpt(Value):
     since: int
     measured: Measured | None
     files: InstructionsRead | None
+    running: dict[ProcessId, str]
+    died: dict[str, bool]
 
 
 class MessagesLeftOut(HoldfastError):
@@ -100,13 +92,15 @@ class Transcript:
         self.added: list[Fact] | None = None  # since it began with an excerpt; None: it is whole
         self.messages: list[Message] = []
         self._past: list[Message] = []  # messages the model no longer reads
-        self._undone: list[tuple[int, list[Message]]] = []  # also not read; with their position
+        self._taken: list[_Taken] = []  # by a rewind; a redo brings back the last
         self.instructions: dict[RunId, str] = {}  # of unfinished runs
         self.files: InstructionsRead | None = None  # with instructions, as read last
         self._waiting: dict[InputId, InputAdmitted] = {}
         self._open: dict[CallId, None] = {}
         self._mark = ""  # the cause of a cut after which no run has completed
         self._note = ""  # a note that the model has not read yet
+        self._running: dict[ProcessId, str] = {}  # in the background: no message tells their end
+        self._died: dict[str, bool] = {}  # of those; true: the next answer comes after it was told
         self._at_work = RunId("")  # the active run; empty at first
         self._begun: dict[RunId, int] = {}  # the position of each run's first message
         self.imported = False  # the model's messages begin with those of an imported file
@@ -148,6 +142,8 @@ class Transcript:
             since=self._since,
             measured=self.measured,
             files=self.files,
+            running=self._running,
+            died=self._died,
         )
 
     @classmethod
@@ -161,6 +157,7 @@ class Transcript:
         it._mark, it._note, it._at_work = kept.mark, kept.note, kept.at_work
         it._compactions = [] if kept.compacted is None else [kept.compacted]
         it.imported, it.measured, it.files = kept.imported, kept.measured, kept.files
+        it._running, it._died = dict(kept.running), dict(kept.died)
         it._measure_again()
         it._since = kept.since
         return it
@@ -172,6 +169,8 @@ class Transcript:
 
     def _read_input(self, fact: InputPromoted) -> None:
         self._at_work = fact.run_id
+        self._taken = []
+        self._tell_died()
         first = fact.run_id not in self._begun
         self._read(self._waiting.pop(fact.input_id), first=first)
         self._begun.setdefault(fact.run_id, len(self.messages) - 1)
@@ -181,6 +180,7 @@ class Transcript:
 
     def _take_answer(self, fact: ModelAnswered) -> None:
         self._note = ""
+        self._died = {what: told for what, told in self._died.items() if not told}
         if fact.usage.input_tokens:
             self.measured = Measured(fact.usage.input_tokens, self._estimate)
             self._since = 0
@@ -188,9 +188,30 @@ class Transcript:
         self._take(Assistant(fact.text, fact.calls, fact.opaque, maker))
 
     def _take_result(self, fact: CallSettled) -> None:
+        self._tell_died()
         self._take(ToolResult(fact.call_id, fact.text))
 
+    def _start_process(self, fact: ProcessStarted) -> None:
+        if not (fact.notify or fact.detach):
+            self._running[fact.process_id] = " ".join(fact.command.split())[:_COMMAND]
+
+    def _end_process(self, fact: ProcessEnded) -> None:
+        command = self._running.pop(fact.process_id, None)
+        if command is not None and fact.cause in (ProcessEnd.RESTART, ProcessEnd.LOST):
+            self._died[f"{fact.process_id} ({command})"] = False
+
+    def _cut(self, fact: RunInterrupted) -> None:
+        """The gateway ends, and with it what runs in the background."""
+        self._mark = fact.cause
+        self._died |= dict.fromkeys((f"{p} ({c})" for p, c in self._running.items()), False)
+        self._running = {}
+
+    def _tell_died(self) -> None:
+        """The next request has the note. One that is under way now may have been sent without."""
+        self._died = dict.fromkeys(self._died, True)
+
     def _resume(self, fact: RunResumed) -> None:
+        self._tell_died()
         if fact.cause and self._mark and self.messages:
             self._at_work = fact.run_id
             self._note = resume_note(self._mark)
@@ -203,13 +224,28 @@ class Transcript:
     def _reset(self, fact: SessionReset) -> None:
         self._past += self._clear()
         self._mark = self._note = ""
+        self._died = {}
 
     def _take_seed(self, fact: SessionSeeded) -> None:
         self.imported = fact.imported
         self._seed(fact.messages)
+        self._begun = {point.run_id: point.position for point in fact.points}
 
     def _take_back(self, fact: Undone) -> None:
-        self._undo()
+        if self._begun or self.left_out:
+            self._remove(max(self._begun.values(), default=0))
+
+    def _rewind(self, fact: Rewound) -> None:
+        if fact.redo:
+            if self.added is not None and not self._taken:
+                raise MessagesLeftOut
+            if self._taken:
+                self._bring_back(self._taken.pop())
+            return
+        known = [self._begun[run_id] for run_id in fact.runs if run_id in self._begun]
+        if self.added is not None and len(known) < len(fact.runs):
+            raise MessagesLeftOut
+        self._taken.append(self._remove(min(known, default=len(self.messages))))
 
     def _compact(self, fact: HistoryCompacted) -> None:
         if fact.upto - self.left_out <= len(self.messages):  # else these messages are gone
@@ -219,7 +255,7 @@ class Transcript:
     def _read_files(self, fact: InstructionsRead) -> None:
         self.files = fact
 
-    def _set_mark(self, fact: RunInterrupted | SessionMarked) -> None:
+    def _set_mark(self, fact: SessionMarked) -> None:
         self._mark = fact.cause
 
     def _clear_mark(self, fact: MarkCleared) -> None:
@@ -232,7 +268,7 @@ class Transcript:
         InputRefused: _drop_input,
         ModelAnswered: _take_answer,
         CallSettled: _take_result,
-        RunInterrupted: _set_mark,
+        RunInterrupted: _cut,
         RunResumed: _resume,
         RunCompleted: _end_run,
         RunFailed: _end_run,
@@ -242,8 +278,11 @@ class Transcript:
         SessionMarked: _set_mark,
         MarkCleared: _clear_mark,
         Undone: _take_back,
+        Rewound: _rewind,
         HistoryCompacted: _compact,
         InstructionsRead: _read_files,
+        ProcessStarted: _start_process,
+        ProcessEnded: _end_process,
     }
 
     @property
@@ -292,10 +331,11 @@ class Transcript:
         for at, message in enumerate(messages):
             if isinstance(message, Assistant) and message.opaque and message.maker != name:
                 messages[at] = Assistant(message.text, message.calls)
-        if self._note and (at := self._unanswered(messages)) < len(messages):
-            messages[at] = replace(messages[at], text=f"{self._note}\n\n{messages[at].text}")
-        elif self._note:
-            messages.append(User(self._note))
+        note = "\n".join(filter(None, (self._note, died_note(self._died))))
+        if note and (at := self._unanswered(messages)) < len(messages):
+            messages[at] = replace(messages[at], text=f"{note}\n\n{messages[at].text}")
+        elif note:
+            messages.append(User(note))
         return messages
 
     def without_note(self) -> list[Message]:
@@ -313,12 +353,16 @@ class Transcript:
         return at
 
     def whole(self) -> tuple[Message, ...]:
-        """Return all messages of the session, for people."""
-        return (*self._past, *self._all_since_reset())
+        """Return all messages of the session that count, for people."""
+        return (*self._past, *self.messages)
 
     def settled(self, run_id: RunId) -> tuple[Message, ...]:
-        """Return all messages before the first one of that run, if it has read any yet."""
-        return (*self._past, *self._all_since_reset(self._begun.get(run_id)))
+        """Return those before the first one of that run, if it has read any yet."""
+        return (*self._past, *self.messages[: self._begun.get(run_id)])
+
+    def positions(self) -> Mapping[RunId, int]:
+        """Return the position of each run's first message among those the model reads."""
+        return self._begun
 
     def result_of(self, call_id: CallId) -> str | None:
         """Return the result of a call since the last reset, as it was; None if there is none."""
@@ -337,44 +381,40 @@ class Transcript:
         last = self.messages[max(self._begun.values()) :] if self._begun else ()
         return [m for m in last if isinstance(m, User)]
 
-    def _all_since_reset(self, end: int | None = None) -> list[Message]:
-        """Return all messages since the last reset, undone ones too, up to position `end`."""
-        found, at = list[Message](), 0
-        for where, undone in self._undone:
-            if end is not None and where > end:
-                break
-            found += (*self.messages[at:where], *undone)
-            at = where
-        return found + self.messages[at:end]
-
-    def _undo(self) -> None:
-        hidden = self._compactions[0].upto if self.left_out else 0
-        if hidden and max(self._begun.values(), default=0) < hidden:
+    def _remove(self, at: int) -> "_Taken":
+        """Remove the messages from position `at` on, and return what is gone."""
+        if self.left_out and at < self._compactions[0].upto:
             raise MessagesLeftOut
-        if self._begun:
-            last = max(self._begun, key=self._begun.__getitem__)
-            at = self._begun.pop(last)
-            self._close_open_calls()
-            before = [(where, undone) for where, undone in self._undone if where < at]
-            stays = at + sum(len(undone) for _, undone in before)
-            self._undone = [*before, (at, self._all_since_reset()[stays:])]
-            del self.messages[at:]
-            self._compactions = [c for c in self._compactions if c.upto <= at]
-            self._measure_again()
+        self._close_open_calls()
+        begun = {run_id: where for run_id, where in self._begun.items() if where >= at}
+        covering = [c for c in self._compactions if c.upto > at]
+        taken = _Taken(at, self.messages[at:], begun, covering)
+        del self.messages[at:]
+        self._begun = {k: v for k, v in self._begun.items() if k not in begun}
+        self._compactions = [c for c in self._compactions if c.upto <= at]
+        self._measure_again()
+        return taken
+
+    def _bring_back(self, taken: "_Taken") -> None:
+        del self.messages[taken.at :]
+        self.messages += taken.messages
+        self._begun |= taken.begun
+        self._compactions += taken.compactions
+        self._measure_again()
 
     def _clear(self) -> list[Message]:
-        """Remove all messages for the model, and return them with the undone ones."""
+        """Remove all messages for the model, and return them."""
         self._begun = {}
         self.imported = False
         self._close_open_calls()
-        removed, self.messages, self._undone = self._all_since_reset(), [], []
+        removed, self.messages, self._taken = self.messages, [], []
         self._compactions = []
         self.left_out = 0
         self._measure_again()
         return removed
 
     def _seed(self, messages: tuple[Message, ...]) -> None:
-        """Add the first messages, repaired. Undo never removes them, as no run has read them."""
+        """Add the first messages, repaired. A rewind removes only those with a point."""
         for message in messages:
             self._take(message)
         self._close_open_calls()

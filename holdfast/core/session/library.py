@@ -3,8 +3,8 @@
 A fork begins with the messages that the model of its source reads at that moment, in the same
 workspace; permissions are not copied. An import begins with the messages of a file, with their
 times: history and no more. A file cannot give instructions, so its system messages are left out,
-and the user who imports it chooses the workspace. Neither has a run before its first input, and
-undo does not remove the messages they begin with.
+and the user who imports it chooses the workspace. Neither has a run before its first input. A fork
+also has the points of its source: it can go back to them, with the files. An import has none.
 """
 
 import re
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.core.messages import Message, System, User
 from holdfast.core.session import session
+from holdfast.core.session.rewound import SeedPoint
 from holdfast.core.types import Fact, Owner, SessionId, Value
 from holdfast.errors import Refused
 
@@ -66,6 +67,7 @@ def fork(
     platform: str,
     named: session.SessionTitled,
     *,
+    points: tuple[SeedPoint, ...] = (),
     from_file: bool = False,
 ) -> tuple[Fact, ...]:
     """Return the facts of a fork of `source`. Without a title it is named after its source."""
@@ -73,7 +75,10 @@ def fork(
         session_id=session_id, workspace=source.workspace, platform=platform
     )
     begins = session.SessionSeeded(
-        messages=tuple(messages), source=f"fork of {source.key.session_id}", imported=from_file
+        messages=tuple(messages),
+        source=f"fork of {source.key.session_id}",
+        imported=from_file,
+        points=points,
     )
     if not named.title and source.title:
         named = session.SessionTitled(title=one_line(f"{source.title} (fork)", TITLE), by=named.by)

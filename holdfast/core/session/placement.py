@@ -6,6 +6,7 @@ starts another, *queue* waits for it, *steer* joins it. In the modes interrupt a
 the same user that has not started yet, or has to go on after a cut, reads the message too; only
 in the mode queue does the message get its own run behind it. While a run waits for an answer from
 its user, a chat message is that answer, in any mode; a terminal names the question it answers.
+While a run waits for an approval, a message that is no answer joins it instead of stopping it.
 """
 
 from hashlib import sha256
@@ -67,11 +68,19 @@ def place(now: Session, mode: Mode, by: Speaker, *, answers: bool = True) -> Pla
     if mode is Mode.QUEUE:
         return OwnRun()
     at_work = busy.id in mine and not busy.stop_reason
-    if mode is Mode.STEER and at_work:
+    if at_work and (mode is Mode.STEER or waits_for_approval(now, busy)):
         return Join(busy.id)
     last = list(now.runs.values())[-1]
     displaces = busy.id if at_work and not _reads_on(busy) else None
     return Join(last.id, displaces) if last.id in mine and _reads_on(last) else OwnRun(displaces)
+
+
+def waits_for_approval(now: Session, found: Run) -> bool:
+    """Tell if a person is asked for an approval: a message is no answer, and ends nothing then."""
+    return any(
+        asked.requested.run_id == found.id and not asked.status.final
+        for asked in now.approvals.values()
+    )
 
 
 def asks_in_chat(now: Session) -> bool:

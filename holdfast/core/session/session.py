@@ -24,8 +24,8 @@ from holdfast.core.life import lifecycle
 from holdfast.core.machine import moved
 from holdfast.core.messages import Message
 from holdfast.core.run import call, child, context, process, run
-from holdfast.core.run.quarantine import Judgement, QuarantineVerdict, judge
 from holdfast.core.run.run import Run, RunQueued
+from holdfast.core.session.rewound import RewindPlanned, Rewound, SeedPoint
 from holdfast.core.types import CallId, Fact, InputId, Owner, RequestId, RunId, SessionKey, Value
 from holdfast.errors import IllegalTransition, Refused
 
@@ -112,11 +112,13 @@ class SessionSeeded(Fact, tag="session.seeded", omit_defaults=True):
     began_at: float = 0.0  # the time of the first message; 0: the time of this record
     said_at: float = 0.0  # the time of the last message, likewise
     imported: bool = False  # it comes from a file, or is a fork of a session that does
+    points: tuple[SeedPoint, ...] = ()  # of a fork: the points that it can go back to
 
 
 _Own = SessionOpened | SessionSuspended | SessionReset | SessionReopened
 _Kept = SessionMarked | MarkCleared | ModelChosen | Undone | SessionTitled | SessionSeeded
-Event = _Own | _Kept | lifecycle.Event  # the last only in the gateway's own session
+_Rewinds = RewindPlanned | Rewound
+Event = _Own | _Kept | _Rewinds | lifecycle.Event  # the last only in the gateway's own session
 
 P, S = SessionStatus.OPEN, SessionStatus.SUSPENDED
 
@@ -158,6 +160,7 @@ class Session(msgspec.Struct, frozen=True):
     ended: Run | None = None  # the run that ended last
     model: str = ""  # chosen by a user; empty: the configured one
     title: str = ""  # for people
+    rewinding: RewindPlanned | None = None  # files are being restored; no run starts meanwhile
     hosts: frozenset[str] = frozenset()  # network hosts that its users named
     chats: Chats = Chats()  # the state of all chats; only in the gateway's session
 
@@ -221,6 +224,10 @@ def _evolve_kept(session: Session, event: Fact, at: float) -> Session:
             return replace(session, model=model)
         case SessionTitled(title=title):
             return replace(session, title=title)
+        case RewindPlanned():
+            return replace(session, rewinding=event)
+        case Rewound():
+            return replace(session, rewinding=None)
         case _:  # ChildBegun, ChildEnded
             return evolve_lasting(session, event)
 
@@ -313,6 +320,7 @@ def evolve_lasting(session: Session, event: Fact) -> Session:
 _KEPT_FACTS: tuple[type[Fact], ...] = (
     *(Grant, Standing, PostureSeen, child.ChildBegun, child.ChildEnded),
     *(SessionMarked, MarkCleared, ModelChosen, SessionTitled, approval.ApprovalRequested),
+    *(RewindPlanned, Rewound),
 )
 # Deltas and deliveries are not here: they have machines of their own, or none.
 _EVOLVE: dict[type[Fact], Callable[[Session, Any, float], Session]] = {
@@ -390,107 +398,6 @@ def stop(session: Session, run_id: RunId, reason: str) -> tuple[Fact, ...]:
         return (asked,)
     ended = run.RunCancelled(run_id=run_id, reason=reason, usage=found.usage)
     return (asked, *give_up(found, reason), ended)
-
-
-def with_cuts(
-    session: Session, cut_at: float, cause: run.CutCause = run.CutCause.CRASH
-) -> tuple[tuple[Run, run.RunInterrupted | None], ...]:
-    """Return the unfinished runs after the process that drove them ended, each with its cut."""
-    found: list[tuple[Run, run.RunInterrupted | None]] = []
-    for one in session.runs.values():
-        if one.status is run.RunPhase.RUNNING:
-            why = _WITHOUT_WARNING[cause]
-            cut = run.RunInterrupted(run_id=one.id, cause=cause, reason=why, cut_at=cut_at)
-            found.append((run.evolve(one, cut, cut_at), cut))
-        else:
-            found.append((one, None))
-    return tuple(found)
-
-
-def recover(
-    session: Session,
-    policy: OnStart,
-    cut_at: float,
-    cause: run.CutCause = run.CutCause.CRASH,
-    judgement: Judgement | None = None,
-) -> tuple[Fact, ...]:
-    """Return the facts that recover `session` after the process that drove it ended.
-
-    `cut_at` is the time of the last record in its stream. Runs that are still running were cut
-    by `cause`; interrupted ones were marked before the process ended. Idempotent: once these
-    facts are recorded, the same cut yields no more. Without a `judgement` over all sessions,
-    this session is judged as if it were the only one.
-    """
-    facts: list[Fact] = []
-    all_found = with_cuts(session, cut_at, cause)
-    if judgement is None:
-        judgement = judge([r for r, _ in all_found], [r.id for r, cut in all_found if cut], cut_at)
-    for found, cut in all_found:
-        own = () if cut is None else (cut,)
-        verdict = judgement.verdicts.get(found.id, QuarantineVerdict.GO_ON)
-        if judgement.solved and verdict is not QuarantineVerdict.GIVE_UP and _is_counted(found):
-            cleared = run.RunCleared(run_id=found.id)
-            own, found = (*own, cleared), run.evolve(found, cleared, cut_at)
-        facts += (*own, *_hold_or_isolate(verdict, found, judgement.hold_until))
-        if found.status is run.RunPhase.INTERRUPTED and verdict is not QuarantineVerdict.HOLD:
-            facts += _after_cut(found, policy, verdict)
-    given_up = sum(isinstance(f, run.RunFailed) for f in facts)
-    if 0 < given_up < len(session.runs):  # the session's next input is queued already
-        facts.append(SessionReset(reason="suspended"))
-    return tuple(facts)
-
-
-_WITHOUT_WARNING = {
-    run.CutCause.CRASH: "The gateway ended without warning",
-    run.CutCause.JOURNAL: "The journal could not be written",
-}
-
-
-def _is_counted(found: Run) -> bool:
-    return bool(found.cuts or found.held_until)
-
-
-def _hold_or_isolate(verdict: QuarantineVerdict, found: Run, until: float) -> tuple[Fact, ...]:
-    match verdict:
-        case QuarantineVerdict.HOLD:
-            return (run.RunHeld(run_id=found.id, until=until),)
-        case QuarantineVerdict.ISOLATE if not found.isolated:
-            return (run.RunIsolated(run_id=found.id),)
-        case _:
-            return ()
-
-
-def _after_cut(cut: Run, policy: OnStart, verdict: QuarantineVerdict) -> tuple[Fact, ...]:
-    if cut.stop_reason:  # a stop was requested before the cut: the run goes on only to end
-        return (run.RunRequeued(run_id=cut.id),)
-    if cut.held_until:
-        return ()
-    if verdict is QuarantineVerdict.GIVE_UP:
-        times = cut.restarts if cut.cut_by in run.ORDERLY else cut.cuts
-        return _quarantine(
-            cut,
-            "stuck",
-            f"This run was interrupted {times} times in a row without progress and was given up. "
-            "The session's next message starts a new conversation; its history stays readable.",
-        )
-    if policy is OnStart.RESUME:
-        return (run.RunRequeued(run_id=cut.id),)
-    if policy is OnStart.SUSPEND and cut.cut_by == run.CutCause.CRASH:
-        return _quarantine(
-            cut,
-            "suspended",
-            "A crash interrupted this run, and recovery.on_start is 'suspend'. The session's next "
-            "message starts a new conversation; its history stays readable.",
-        )
-    return ()
-
-
-def _quarantine(cut: Run, code: str, error: str) -> tuple[Fact, ...]:
-    return (
-        *give_up(cut, code),
-        run.RunFailed(run_id=cut.id, code=code, error=error, usage=cut.usage),
-        SessionSuspended(reason=code),
-    )
 
 
 def give_up(ending: Run, reason: str) -> tuple[Fact, ...]:

@@ -9,9 +9,11 @@ from secrets import token_hex
 from holdfast.core.intents import Principal
 from holdfast.core.session import library
 from holdfast.core.session.library import Imported
+from holdfast.core.session.rewind import Point, Rewind, RewindDone
 from holdfast.core.session.session import current
 from holdfast.core.types import Fact, SessionId, SessionKey, Value
 from holdfast.engine.permission import check_admin
+from holdfast.engine.runs.rewinding import RUN_ACTIVE, Rewinder
 from holdfast.engine.sessions import LoadedSession, Sessions
 from holdfast.errors import JournalUnavailable, Refused
 from holdfast.gateway import SessionSummary, SettledTranscript
@@ -26,6 +28,7 @@ class SessionLibrary(Value):
     _model: str  # of a session that has chosen no other
     _workspace: Callable[[Principal, str, SessionKey], str]  # where a new session may work
     _now: Callable[[], float]
+    _rewinder: Rewinder
 
     async def sessions(
         self, by: Principal, limit: int, after: SessionKey | None
@@ -87,6 +90,10 @@ class SessionLibrary(Value):
         async with self._sessions.load_whole(SessionKey(by.owner, session_id)) as loaded:
             if loaded is None:
                 raise no_such_session(session_id)
+            if loaded.session.rewinding is not None:
+                raise Refused("session_busy", RUN_ACTIVE)
+            await loaded.landed()
+            line = await self._rewinder.timeline(loaded)
             await self._make(
                 SessionKey(by.who, made),
                 lambda: library.fork(
@@ -95,10 +102,21 @@ class SessionLibrary(Value):
                     made,
                     by.platform,
                     named,
+                    points=line.seed_points(loaded.transcript.positions()),
                     from_file=loaded.transcript.imported,
                 ),
             )
         return await self.session(by.among(by.who), made)
+
+    async def points(self, by: Principal, session_id: SessionId) -> Sequence[Point]:
+        """Return the points that the session can go back to, oldest first."""
+        await self.session(by, session_id)
+        return await self._rewinder.points(SessionKey(by.owner, session_id))
+
+    async def rewind(self, session_id: SessionId, asked: Rewind) -> RewindDone:
+        """Go back to a point, or forth again. Durable when this returns."""
+        await self.session(asked.by, session_id)
+        return await self._rewinder.carry_out(SessionKey(asked.by.owner, session_id), asked)
 
     async def bring_in(self, by: Principal, what: Imported) -> SessionSummary:
         """Import a session."""

@@ -16,16 +16,13 @@ from holdfast.core.chat.access import AccessDenied
 from holdfast.core.chat.chats import HomeChosen, RestartAsked
 from holdfast.core.inbox import Mode
 from holdfast.core.session.compaction import Filling
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
 from holdfast.core.session.session import SessionSuspended
 from holdfast.core.types import Fact, Owner, SessionId, SessionKey, Usage
 from holdfast.engine.chats.book import ChatBook
 from holdfast.engine.chats.places import ChatPlace
-from holdfast.engine.commands.session import (
-    CommandDeps,
-    CommandSession,
-    ProcessControl,
-    named_model,
-)
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
+from holdfast.engine.commands.session import CommandSession, named_model
 from holdfast.errors import Refused
 from holdfast.gateway import ChatSession, ChatStatus, FileDiff, ProcessView
 
@@ -76,18 +73,22 @@ class Conversation:
         here = await self._session(await self._book.route(self._place))
         return await here.choose_model(chosen)
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this conversation: the oldest, if none is named."""
-        return await (await self._current()).answer(choice, request_id)
+        return await (await self._current()).answer(choice, request_id, reason)
 
     async def retry(self) -> None:
         """Send the last message again, and replace its result."""
         said = await (await self._current()).last_words()
         await self._book.say(self._place, said, Mode.QUEUE, instead=True)
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
-        return await (await self._current()).undo()
+    async def points(self) -> Sequence[Point]:
+        """Return the points that this session can go back to, oldest first."""
+        return await (await self._current()).points()
+
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, or forth again."""
+        return await (await self._current()).rewind(asked)
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""

@@ -6,8 +6,7 @@ of a session happen at once: they can be repeated without harm, or are recorded 
 command, by which a repeated command is known.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from holdfast.core.approval.approval import ApprovalRequested, Choice, Role
 from holdfast.core.chat import access
@@ -18,21 +17,26 @@ from holdfast.core.run import run
 from holdfast.core.session import answers, placement, session
 from holdfast.core.session.compaction import Filling
 from holdfast.core.session.replies import SUPERSEDED
-from holdfast.core.session.session import ModelChosen, SessionReopened, Undone
+from holdfast.core.session.rewind import (
+    NO_POINT,
+    NO_SUCH_POINT,
+    Point,
+    Rewind,
+    RewindChoice,
+    RewindDone,
+)
+from holdfast.core.session.session import ModelChosen, SessionReopened
 from holdfast.core.session.session import SessionStatus as SessionStatus
 from holdfast.core.types import CallId, Fact, Owner, ProcessId, RunId, SessionKey, Usage, Value
-from holdfast.engine.clock import Clock
+from holdfast.engine.commands.deps import CommandDeps
 from holdfast.engine.reads import view_of
-from holdfast.engine.runs.asking import Asking
-from holdfast.engine.sessions import LoadedSession, Sessions
+from holdfast.engine.runs.rewinding import RUN_ACTIVE
+from holdfast.engine.sessions import LoadedSession
 from holdfast.errors import Refused
-from holdfast.gateway import ChatStatus, DiffQuery, FileDiff, Gateway, ProcessView, RunQuery
-from holdfast.journal.journal import Journal
+from holdfast.gateway import ChatStatus, DiffQuery, FileDiff, ProcessView, RunQuery
 from holdfast.models.model import Models
 
-NO_MESSAGE = "There is no message here to undo or repeat."
 NO_SUCH_MODEL = "No such model here. Name one of {}, like /model PROVIDER/NAME; /model lists some."
-RUN_ACTIVE = "A run is active here. Wait for its end, or /stop it first."
 NOTHING_YET = "This session has no messages yet."
 MESSAGE_FIRST = "Send a message first, then choose the model."
 NO_PROCESS = "No process of this session has that id, or several have. /ps lists them."
@@ -46,27 +50,6 @@ FIRST_WORDS = 60  # characters of a session's first message
 
 # Tells whether the sender has that role for a run that works for that owner.
 May = Callable[[Role, Owner], bool]
-
-
-class ProcessControl(Protocol):
-    """The process, as far as a command may ask it for something."""
-
-    @property
-    def check(self) -> Callable[[], Awaitable[None]]:
-        """Refuse if the process would not start again."""
-
-    async def restart(self, by: Principal) -> None: ...
-
-
-class CommandDeps(Value):
-    """The parts that commands need."""
-
-    gateway: Gateway
-    journal: Journal
-    sessions: Sessions
-    clock: Clock
-    models: Models
-    asking: Asking
 
 
 class CommandSession(Value):
@@ -155,14 +138,16 @@ class CommandSession(Value):
         await self._parts.sessions.change(self.key, decide)
         return chosen or self._parts.models.main.name
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
         async with self._parts.sessions.load(self.key) as loaded:
             waiting = self._answerable(loaded.session) if loaded else ()
         asked = next((a for a in waiting if request_id in ("", a.request_id)), None)
         if asked is None:
             raise Refused("nothing_to_answer", access.NOTHING_TO_ANSWER)
-        intent = Answer(self._by, asked.run_id, choice, asked.request_id, came=self._came)
+        intent = Answer(
+            *(self._by, asked.run_id, choice, asked.request_id), came=self._came, reason=reason
+        )
         return (await self._parts.gateway.send(intent)).choice
 
     def _answerable(self, now: session.Session) -> Sequence[ApprovalRequested]:
@@ -179,17 +164,19 @@ class CommandSession(Value):
         async with self._parts.sessions.load_whole(self.key) as loaded:
             return _last_words(loaded)
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
-        undone = ""
+    async def points(self) -> Sequence[Point]:
+        """Return the points that the session can go back to, oldest first."""
+        return await self._parts.rewinder.points(self.key)
 
-        def decide(loaded: LoadedSession | None) -> Sequence[Fact]:
-            nonlocal undone
-            undone = _last_words(loaded)
-            return (Undone(by=self._by.who, came=self._came),)
-
-        await self._parts.sessions.change_whole(self.key, decide)
-        return undone
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, or forth again."""
+        point: RunId | None = None
+        if asked.point is not None:
+            found = (p.run_id for p in await self.points() if p.number == asked.point)
+            if (point := next(found, None)) is None:
+                raise Refused("no_such_point", NO_SUCH_POINT)
+        wanted = Rewind(self._by, point, asked.what, asked.force, asked.redo, self._came)
+        return await self._parts.rewinder.carry_out(self.key, wanted)
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""
@@ -316,5 +303,5 @@ def _last_words(loaded: LoadedSession | None) -> str:
         _check_idle(loaded)
     said = loaded.transcript.last_input() if loaded else ""
     if loaded is None or not (said or loaded.transcript.last_images()):
-        raise Refused("nothing_said", NO_MESSAGE)
+        raise Refused("nothing_said", NO_POINT)
     return said

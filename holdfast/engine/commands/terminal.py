@@ -25,15 +25,12 @@ from holdfast.core.approval.approval import Choice, Role
 from holdfast.core.inbox import Mode, UpdateRef
 from holdfast.core.intents import Principal, RequestKey, Steer, Submit
 from holdfast.core.session.compaction import Filling
+from holdfast.core.session.rewind import Point, RewindChoice, RewindDone
 from holdfast.core.session.session import SessionOpened
 from holdfast.core.types import Owner, Part, RunId, SessionId, SessionKey, Usage, Value
 from holdfast.engine.admin.sessions import RUNS
-from holdfast.engine.commands.session import (
-    CommandDeps,
-    CommandSession,
-    ProcessControl,
-    named_model,
-)
+from holdfast.engine.commands.deps import CommandDeps, ProcessControl
+from holdfast.engine.commands.session import CommandSession, named_model
 from holdfast.engine.permission import check_admin
 from holdfast.errors import Misconfigured, Refused
 from holdfast.gateway import (
@@ -214,9 +211,9 @@ class TerminalTarget:
         """Choose another model for this session; empty: the configured one."""
         return await self._here.choose_model(named_model(self._parts.models, name))
 
-    async def answer(self, choice: Choice, request_id: str) -> Choice:
+    async def answer(self, choice: Choice, request_id: str, reason: str = "") -> Choice:
         """Answer an approval of this session: the oldest, if none is named."""
-        return await self._here.answer(choice, request_id)
+        return await self._here.answer(choice, request_id, reason)
 
     async def retry(self) -> None:
         """Send the last message again, and replace its result."""
@@ -224,10 +221,16 @@ class TerminalTarget:
         to = self._given.session_id
         await self._submit(Submit(self._by, said, to, request_key=key, instead=True))
 
-    async def undo(self) -> str:
-        """Undo the last exchange, and return its message."""
-        self._undone = await self._here.undo()
-        return self._undone
+    async def points(self) -> Sequence[Point]:
+        """Return the points that this session can go back to, oldest first."""
+        return await self._here.points()
+
+    async def rewind(self, asked: RewindChoice) -> RewindDone:
+        """Go back to a point, and give its message back to the terminal; or forth again."""
+        done = await self._here.rewind(asked)
+        if done.fact.runs and not done.fact.redo:
+            self._undone = done.text
+        return done
 
     async def usage(self) -> Usage:
         """Return the tokens that this session has used."""

@@ -67,7 +67,8 @@ class Answers:
             raise
         choice = limit_choice(intent.choice, intent.by.roles)
         given = answers.GivenAnswer(
-            intent.run_id, choice, intent.by.who, intent.request_id, intent.every
+            *(intent.run_id, choice, intent.by.who, intent.request_id, intent.every),
+            reason=intent.reason.strip(),
         )
         async with self._standing.write() as standing, self._sessions.load(key) as loaded:
             if loaded is None or intent.run_id not in loaded.session.runs:

@@ -105,7 +105,12 @@ class StandingRules(Part):
 
     def named(self) -> dict[str, Permission]:
         """Each under a short name that stays the same."""
-        return {sha256(encode(p)).hexdigest()[:12]: p for p in self.rules}
+        return {_name(p): p for p in self.rules}
+
+    async def allow(self, permission: Permission, by: Owner) -> str:
+        """Add one, durably; return its name."""
+        await self.record(Standing(permission=permission, by=by))
+        return _name(permission)
 
     async def revoke(self, name: str, by: Owner) -> bool:
         """Take one back, durably; False: there is none of that name."""
@@ -119,6 +124,10 @@ class StandingRules(Part):
         """Work goes on at this posture."""
         if level is not self.posture:
             await self.record(PostureSeen(level=level))
+
+
+def _name(permission: Permission) -> str:
+    return sha256(encode(permission)).hexdigest()[:12]
 
 
 class Reporter(Part):

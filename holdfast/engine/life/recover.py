@@ -14,7 +14,8 @@ from msgspec import field
 
 from holdfast.core.run.quarantine import Judgement, judge
 from holdfast.core.run.run import CutCause, Run, RunPhase
-from holdfast.core.session.session import OnStart, recover, with_cuts
+from holdfast.core.session.recovery import recover, with_cuts
+from holdfast.core.session.session import OnStart
 from holdfast.core.types import Part, RunId, SessionKey
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs.coordinator import Coordinator

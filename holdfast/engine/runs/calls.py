@@ -22,17 +22,17 @@ from holdfast.core.redaction import Redactor
 from holdfast.core.run import call as machine
 from holdfast.core.run import child
 from holdfast.core.run.call import Call, CallAsked, CallSettled, CallStarted, OnCrash, Outcome
-from holdfast.core.run.files import FileChanged
+from holdfast.core.run.files import FileChange, FileChanged, FileChanging
 from holdfast.core.session import answers
 from holdfast.core.types import CallId, Fact, ProcessId, RunId
 from holdfast.engine.clock import Clock
 from holdfast.engine.runs import outcomes
 from holdfast.engine.runs.approvals import Judged, Permits, new_request_id, requested
-from holdfast.engine.runs.driven import DrivenRun
+from holdfast.engine.runs.driven import Cut, DrivenRun
 from holdfast.engine.runs.progress import CallProgress
 from holdfast.engine.runs.toolbox import Toolbox
 from holdfast.engine.sessions import LoadedSession, Sessions
-from holdfast.errors import ToolFailed
+from holdfast.errors import JournalUnavailable, ToolFailed
 from holdfast.journal.journal import Pending
 from holdfast.tools.tool import (
     BlobStore,
@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 PREVIEW = 200  # characters of a call that people see
 ABORT_S = 2.5  # for the cleanup of a stopped call
+INTERRUPTED = "Nothing was written: the run was interrupted before the file was changed."
 RESULT = 64 * 1024  # characters of a result that the model sees
 
 
@@ -211,6 +212,20 @@ class Calls:
                 host, preview, at.loaded, run_id, at.call_id, at.record
             )
 
+        async def announce(change: FileChange) -> None:
+            if self._redactor.hides(change.path):
+                return  # a path is recorded as it is, or not at all
+            changing = FileChanging(run_id=run_id, call_id=at.call_id, change=change)
+            try:
+                await at.record(changing).wait()
+            except Cut:
+                raise ToolFailed(INTERRUPTED) from None
+
+        def announced() -> tuple[FileChange, ...]:
+            now = at.run.now
+            call = now.calls.get(at.call_id) if now is not None else None
+            return call.changing if call is not None else ()
+
         return Context(
             session=at.loaded.key,
             run_id=run_id,
@@ -226,6 +241,8 @@ class Calls:
             trees=(),
             progress=progress.add,
             may_reach=may_reach,
+            announce=announce,
+            announced=announced,
             depth=run.parent.depth if run.parent else 0,
             children=len(child.children_of(session.children, run_id)),
             result_of=lambda call_id: self._result_of(at.loaded, call_id),
@@ -293,7 +310,7 @@ class Calls:
             try:
                 with anyio.move_on_after(ABORT_S):
                     made = await tool.abort(context)
-                    changed[at.call_id] = outcomes.changes(context, made, self._redactor)
+                    changed[at.call_id] = await self._changed(at, context, made)
             except Exception:
                 log.exception("abort raised", extra={"tool": tool.name, "call_id": context.call_id})
         return changed
@@ -311,7 +328,7 @@ class Calls:
             at.record(*open_questions)
         changes: tuple[FileChanged, ...] = ()
         if isinstance(outcome, Done | ToolFailure | Unknown):
-            changes = outcomes.changes(context, outcome.changes, self._redactor)
+            changes = await self._changed(at, context, outcome.changes)
         match outcome:
             case Done():
                 settled = self._settled(at, Outcome.OK, outcome.text, duration)
@@ -344,6 +361,22 @@ class Calls:
         if tool.settled is not None:
             await pending.wait()
             tool.settled(context)
+
+    async def _changed(
+        self, at: CallAtWork, context: Context, made: Sequence[FileChange]
+    ) -> tuple[FileChanged, ...]:
+        """Return the changed files as facts. They are in the audit, if that can be written."""
+        changes = outcomes.changes(context, made, self._redactor)
+        if not changes:
+            return ()
+        with anyio.CancelScope(shield=True):  # it has happened, and will be recorded
+            try:
+                await self._permits.note(
+                    "files.changed", at.loaded, at.run_id, **outcomes.audited(changes)
+                )
+            except JournalUnavailable as error:
+                log.warning("changed files are not in the audit", extra={"why": str(error)})
+        return changes
 
     def _settled(
         self, at: CallAtWork, outcome: Outcome, text: str, duration_s: float = 0.0

@@ -1,8 +1,10 @@
 """Outcomes of calls, as facts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.redaction import Redactor
@@ -14,6 +16,9 @@ from holdfast.core.run.files import FileChange, FileChanged
 from holdfast.core.run.process import PortClosed, PortPublished, Processes, ProcessStarted
 from holdfast.core.types import Fact, RunId
 from holdfast.tools.tool import Background, Context, Delegated, Park, PortChange, Tool
+
+AUDITED = 200  # files in one entry of the audit; its hash is of all
+NAMED = 5  # of these in its summary
 
 
 def plain(text: str) -> str:
@@ -47,6 +52,16 @@ def changes(
         )
         for change in made
     )
+
+
+def audited(changes: Sequence[FileChanged]) -> dict[str, str]:
+    """The files that a call changed, as fields of an entry in the audit."""
+    return {
+        "call_id": changes[0].call_id,
+        "what": files.listed(changes, AUDITED),
+        "execution": sha256(msgspec.json.encode(changes)).hexdigest(),
+        "result": files.named(changes, NAMED),
+    }
 
 
 def timed_out(run_id: RunId, call: Call, tool: Tool[Any], duration: float) -> CallSettled:

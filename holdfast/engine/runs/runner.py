@@ -34,12 +34,14 @@ class Runner:
         posture: Callable[[], str],
         release: Callable[[LoadedSession, RunId], Awaitable[None]],
         find_instructions: Callable[[str], Awaitable[Sequence[InstructionFile]]],
+        settle: Callable[[LoadedSession], Awaitable[None]],
     ) -> None:
         self._sessions = sessions
         self._calls = calls
         self._asking = asking
         self._posture = posture
         self._release = release  # ends the processes and child runs of a stopped run
+        self._settle = settle  # finishes a rewind: no run works on files that still change
         self._find_instructions = find_instructions  # for a workspace
 
     async def drive(self, drive: Drive) -> None:
@@ -47,6 +49,8 @@ class Runner:
         async with self._sessions.load(drive.key) as loaded:
             if loaded is None:
                 return
+            if loaded.session.rewinding is not None:
+                await self._settle(loaded)
             try:
                 while (now := current(loaded.session)) is not None:
                     if now.status is run.RunPhase.QUEUED and not drive.admitting():

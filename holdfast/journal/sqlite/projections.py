@@ -11,7 +11,7 @@ into one `Listing`, and so can be all facts of a session: later values win, exce
 preview stays. So the result does not depend on how the facts are grouped.
 
 `updated_at` is the time of the session's last message, which for an import is before it was
-imported. `changed_at` is when the journal last recorded a message or a title; the search index
+imported. `changed_at` is when the journal last recorded a message, a title or an undo; the search index
 uses it to find changed sessions.
 """
 
@@ -28,6 +28,7 @@ from holdfast.core.events import TERMINAL
 from holdfast.core.inbox import Idempotency, InputAdmitted
 from holdfast.core.run.run import Run, RunQueued
 from holdfast.core.session.library import PREVIEW, one_line, preview
+from holdfast.core.session.rewound import Rewound
 from holdfast.core.session.session import (
     ModelChosen,
     SessionOpened,
@@ -37,6 +38,7 @@ from holdfast.core.session.session import (
     SessionStatus,
     SessionSuspended,
     SessionTitled,
+    Undone,
 )
 from holdfast.core.types import Fact, Owner, RunId, kind
 from holdfast.journal import codec
@@ -55,6 +57,8 @@ CHANGING: frozenset[type[Fact]] = frozenset(
         ModelChosen,
         InputAdmitted,
         RunQueued,
+        Undone,
+        Rewound,
         *TERMINAL,
     }
 )
@@ -155,6 +159,8 @@ class Listing:
                 self.preview = self.preview or preview(fact.messages)
                 self.created_at = fact.began_at or at
                 self.updated_at, self.changed_at = fact.said_at or at, at
+            case Undone() | Rewound():
+                self.changed_at = at
             case SessionTitled():
                 self.title, self.changed_at = fact.title, at
             case ModelChosen():

@@ -98,6 +98,13 @@ SELECT s.owner, s.session_id FROM sessions s JOIN (
     GROUP BY stream HAVING sum(kind = 'child.begun') > sum(kind = 'child.ended')
 ) USING (stream)
 """
+_WITH_REWINDS = """
+SELECT s.owner, s.session_id FROM sessions s JOIN (
+    SELECT stream FROM events WHERE kind IN ('session.rewinding', 'session.rewound')
+    GROUP BY stream HAVING
+        max(iif(kind = 'session.rewinding', seq, 0)) > max(iif(kind = 'session.rewound', seq, 0))
+) USING (stream)
+"""
 _REPLAY = """
 SELECT k.run_id, s.session_id, k.fingerprint
 FROM request_keys k JOIN runs r USING (run_id) JOIN sessions s USING (stream)
@@ -248,6 +255,11 @@ class SqliteReader:
     async def with_children(self) -> list[SessionKey]:
         """Return the sessions with open child runs."""
         rows = await self._all(_WITH_CHILDREN, ())
+        return [SessionKey(Owner(owner), SessionId(session_id)) for owner, session_id in rows]
+
+    async def with_rewinds(self) -> list[SessionKey]:
+        """Return the sessions with a rewind that was planned and not finished."""
+        rows = await self._all(_WITH_REWINDS, ())
         return [SessionKey(Owner(owner), SessionId(session_id)) for owner, session_id in rows]
 
     async def replay(self, owner: Owner, route: str, key: str) -> Replayed | None:

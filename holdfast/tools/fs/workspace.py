@@ -54,7 +54,14 @@ class DirectoryEntry(Value):
 class FileGate:
     """An open workspace. Its methods block; use it in a worker thread."""
 
-    def __init__(self, root: Path, resolve: Resolver = beneath, umask: int = 0o022) -> None:
+    def __init__(
+        self,
+        root: Path,
+        resolve: Resolver = beneath,
+        umask: int = 0o022,
+        slots: "type[Slot] | None" = None,
+    ) -> None:
+        self._slots = slots or Slot
         self._root = str(root)
         self._resolve = resolve
         self._umask = umask  # for new files; the umask of our own process is stricter
@@ -186,10 +193,32 @@ class FileGate:
                 raise OSError(errno.ENOENT, "")
             yield slot
 
+    def present(self, path: str) -> bytes | None:
+        """Return the content of the file at `path`; None if there is none."""
+        try:
+            with self._slot(path, self._open_parent) as slot:
+                return slot.former
+        except ToolFailed as failed:
+            if isinstance(failed.__cause__, FileNotFoundError):
+                return None
+            raise
+
     @contextmanager
     def place(self, path: str) -> Iterator["Slot"]:
         """Return the slot of a file that may or may not exist; create missing directories."""
         with self._slot(path, self._make_parent) as slot:
+            yield slot
+
+    @contextmanager
+    def found(self, path: str) -> Iterator["Slot | None"]:
+        """Return the slot of a file that may or may not exist; None if its directory is missing."""
+        with explained(path):
+            try:
+                os.close(self._open_parent(self._parts(path)[:-1]))
+            except FileNotFoundError:
+                yield None
+                return
+        with self._slot(path, self._open_parent) as slot:
             yield slot
 
     @contextmanager
@@ -200,7 +229,7 @@ class FileGate:
                 raise OSError(errno.EISDIR, "")
             with descriptor(parent(parts[:-1])) as fd:
                 where = self._judged(self._real(fd, parts[-1]))
-                yield Slot(fd, parts[-1], *where, mode=0o666 & ~self._umask)
+                yield self._slots(fd, parts[-1], *where, mode=0o666 & ~self._umask)
 
     def _open_parent(self, parts: list[str]) -> int:
         return self._resolve(self._fd, "/".join(parts) or ".", _DIRECTORY)
@@ -240,6 +269,7 @@ class Slot:
         self.real, self.why = real, why
         self._directory = directory
         self._name = name
+        self._temporary = f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
         self._seen: tuple[int, ...] | None = None
         self.mode = stat.S_IFREG | mode
         self.former: bytes | None = None
@@ -254,40 +284,62 @@ class Slot:
                 raise OSError(errno.EMLINK, "")
             if state.st_size > MAX_FILE:
                 raise OSError(errno.EFBIG, "")
-            self._seen = _identity(state)
+            self._seen = identity(state)
             self.former_mode = state.st_mode
             self.mode = stat.S_IFREG | state.st_mode & 0o777
             self.former = file.read(MAX_FILE)
 
-    def replace(self, data: bytes) -> None:
-        """Write `data` to the file, atomically and durably."""
-        temporary = f"{TEMPORARY}{secrets.token_hex(8)}.tmp"
-        fd = os.open(temporary, _NEW, 0o600, dir_fd=self._directory)
+    def replace(self, data: bytes, mode: int | None = None) -> None:
+        """Write `data` to the file, atomically and durably; `mode` None: as it was.
+
+        With the mode of a symbolic link, it becomes a link to `data`.
+        """
+        mode = self.mode if mode is None else mode
+        at, temporary = self._directory, self._temporary
         try:
-            with os.fdopen(fd, "wb", buffering=0) as file:
-                _write_all(file.fileno(), data)
-                os.fchmod(file.fileno(), stat.S_IMODE(self.mode))
-                os.fsync(file.fileno())
-            if self._now() != self._seen:
-                raise OSError(errno.ESTALE, "")
-            at = self._directory
+            if stat.S_ISLNK(mode):
+                os.symlink(data, temporary, dir_fd=at)
+            else:
+                _write_new(at, temporary, data, stat.S_IMODE(mode))
+            self.check()
             os.rename(temporary, self._name, src_dir_fd=at, dst_dir_fd=at)
         except BaseException:
             with suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=self._directory)
+                os.unlink(temporary, dir_fd=at)
             raise
+        os.fsync(at)
+
+    def delete(self) -> None:
+        """Delete the file durably, if it is still the one that was opened."""
+        self.check()
+        os.unlink(self._name, dir_fd=self._directory)
         os.fsync(self._directory)
+
+    def check(self) -> None:
+        """Raise `OSError` if another program has changed the file since it was opened."""
+        if self._now() != self._seen:
+            raise OSError(errno.ESTALE, "")
 
     def _now(self) -> tuple[int, ...] | None:
         try:
             state = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return _identity(state)
+        return identity(state)
 
 
-def _identity(state: os.stat_result) -> tuple[int, ...]:
+def identity(state: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file is written or replaced."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _write_new(directory: int, name: str, data: bytes, mode: int) -> None:
+    """Write a new file, durably."""
+    fd = os.open(name, _NEW, 0o600, dir_fd=directory)
+    with os.fdopen(fd, "wb", buffering=0) as file:
+        _write_all(file.fileno(), data)
+        os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
 
 
 def _write_all(fd: int, data: bytes) -> None:

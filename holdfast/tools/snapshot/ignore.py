@@ -81,19 +81,23 @@ def _parse(line: str) -> _Rule | None:
     negated = line.startswith("!")
     line = line.removeprefix("!")
     only_folders = line.endswith("/")
-    body = line.rstrip("/")
-    segments = [part for part in body.split("/") if part]
-    if not segments:
-        return None
+    body = line.removesuffix("/")
     anchored = "/" in body
+    segments = body.removeprefix("/").split("/")
+    if not all(segments):
+        return None  # such a pattern matches nothing
     return _Rule(tuple(map(_segment, segments)), negated, only_folders, anchored)
 
 
 def _segment(text: str) -> re.Pattern[str]:
     if text == "**":
         return _ANY
-    plain = re.sub(r"\\(.)", lambda found: f"[{found[1]}]", text.replace("[^", "[!"))
+    plain = re.sub(r"\\(.)", _escaped, text.replace("[^", "[!"))
     return re.compile(fnmatch.translate(plain))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"[{found[1]}]" if found[1] in "*?[" else found[1]
 
 
 def _match(segments: tuple[re.Pattern[str], ...], parts: list[str]) -> bool:

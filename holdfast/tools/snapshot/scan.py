@@ -153,7 +153,7 @@ class Scan:
         """Look at an open directory. Its path, `prefix`, is empty or ends in "/"."""
         self._check_time()
         if not left:
-            raise TooBig(f"it has directories that are more than {DEEPEST} deep")
+            raise TooBig(f"the workspace has directories more than {DEEPEST} deep")
         info = os.fstat(fd)
         identity = (info.st_ino, info.st_mtime_ns, info.st_ctime_ns)
         self._tree.again.discard(prefix)
@@ -176,7 +176,9 @@ class Scan:
     def _check_time(self) -> None:
         self._tick()
         if self._monotonic() > self._ends_at:
-            raise LookIncomplete(f"it takes over {self._limits.seconds:g} s to read its files")
+            raise LookIncomplete(
+                f"it takes over {self._limits.seconds:g} s to read the files of the workspace"
+            )
 
     def _watch(self, fd: int, prefix: str) -> None:
         if self.watch is not None:
@@ -303,9 +305,9 @@ class Scan:
                 self._count(old, -1)
             return
         if old is None and tree.count >= limits.files:
-            raise TooBig(f"it has more than {limits.files:,} files")
+            raise TooBig(f"the workspace has more than {limits.files:,} files")
         if tree.size + len(data or b"") > limits.size:
-            raise TooBig(f"its files have more than {limits.size >> 20:,} MB")
+            raise TooBig(f"the files of the workspace have more than {limits.size >> 20:,} MB")
         if was_there and old is None:
             self._sink.appeared(path, new, data)
         else:

@@ -26,17 +26,18 @@ from holdfast.tools.exec.record import boot_id
 from holdfast.tools.fs.workspace import shown
 from holdfast.tools.snapshot.scan import LookIncomplete, SnapshotLimits
 from holdfast.tools.snapshot.store import DIRECTORY, SnapshotStore, remove
+from holdfast.tools.snapshot.watch import Watch, watch_for
 from holdfast.tools.snapshot.workspace import CommandChanges, WatchedWorkspace
 from holdfast.tools.tool import Context
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 2  # looks of all workspaces
-LOADED = 8  # workspaces in memory
+LOADED = 4  # workspaces in memory; one of 50,000 files takes 20 MB
 LEAVE_FREE = 2**30  # bytes of the disk that snapshots do not take
 NAMED = 10  # paths in a note
 
-NOT_RECORDED = "What this command changed in files is not known, and undo cannot restore it"
+NOT_RECORDED = "The files that this command changed are not known and cannot be restored by undo"
 NOT_KEPT = (
     "These changed too, but undo cannot restore them, because snapshots leave them out (ignored, "
     "over 10 MB, or not readable)"
@@ -63,8 +64,9 @@ class Snapshots:
         home: Path,
         limits: SnapshotLimits | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        watch: Callable[[int], Watch | None] = watch_for,
     ) -> None:
-        self._home = home
+        self._home, self._watch = home, watch
         self._limits = limits or SnapshotLimits()
         self._monotonic = monotonic
         self._loaded: dict[str, WatchedWorkspace] = {}
@@ -146,6 +148,7 @@ class Snapshots:
                     self._limits,
                     (own.st_dev, own.st_ino),
                     self._monotonic,
+                    self._watch,
                     from_thread.check_cancelled,
                 )
             except BaseException:
@@ -207,7 +210,7 @@ def notes(found: CommandChanges) -> list[str]:
 
 def gap_note(reason: str) -> str:
     """Return the note for a command whose changes are not known."""
-    return f"{NOT_RECORDED}: the workspace was not recorded, because {reason}."
+    return f"{NOT_RECORDED}: {reason}."
 
 
 def _prune(home: Path, older_than: float) -> SnapshotsUsage:

@@ -32,7 +32,7 @@ from holdfast.tools.snapshot.scan import (
     TooBig,
 )
 from holdfast.tools.snapshot.store import FileState, SnapshotStore
-from holdfast.tools.snapshot.watch import Watch, watch_for
+from holdfast.tools.snapshot.watch import Watch
 from holdfast.tools.tool import BlobStore
 
 AGAIN_S = 600.0  # before a workspace that is too big is looked at again
@@ -67,10 +67,11 @@ class WatchedWorkspace:
         limits: SnapshotLimits,
         own: tuple[int, int],
         monotonic: Callable[[], float],
+        watch_for: Callable[[int], Watch | None],
         tick: Callable[[], None],
     ) -> None:
         self._path, self._store, self._limits, self._own = path, store, limits, own
-        self._monotonic, self._tick = monotonic, tick
+        self._monotonic, self._watch_for, self._tick = monotonic, watch_for, tick
         self._watch: Watch | None = None
         self._complete = False  # the last look has seen everything
         self._refused: tuple[float, str] = (0.0, "")
@@ -151,7 +152,7 @@ class WatchedWorkspace:
             with descriptor(open_root(self._path)) as root:
                 first = not self._tree.root.folders and not self._tree.root.files
                 if self._watch is None and not self._complete:
-                    self._watch = watch_for(root)
+                    self._watch = self._watch_for(root)
                 known = self._watch.changed() if self._watch is not None else None
                 scan = Scan(
                     self._tree,
@@ -175,7 +176,7 @@ class WatchedWorkspace:
         except LookIncomplete as gap:
             return watched, gap
         except OSError as error:
-            return watched, LookIncomplete(f"it cannot be read ({error.strerror})")
+            return watched, LookIncomplete(f"the workspace cannot be read ({error.strerror})")
         return watched, None
 
     def changed(

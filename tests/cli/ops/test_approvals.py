@@ -174,3 +174,31 @@ async def test_standing_permissions_are_listed_and_revoked(
     await it.stop()
     assert (await place.holdfast("approvals", "revoke", second)).code == 0
     assert approvals.NO_PERMISSIONS in (await place.holdfast("approvals", "rules")).out
+
+
+@pytest.mark.debian("bwrap")
+@pytest.mark.promise("ASK-08")
+async def test_commands_that_match_a_pattern_run_unasked_until_it_is_revoked(
+    place: Place, it: GatewayProcess
+) -> None:
+    line = json.dumps({"command": "truncate -s 0 x | cat"})
+    allowed = await place.holdfast("approvals", "allow", "truncate -s *")
+    assert allowed.code == 0
+    (listed,) = (await place.holdfast("approvals", "allow", "--list")).out.splitlines()
+    assert allowed.out == f"permitted: {listed}\n"
+    assert (await it.finished(await it.run(f"tool:terminal {line}")))["status"] == "completed"
+    assert "rule.allowed" in (it.home / "audit.jsonl").read_text()
+    assert (await place.holdfast("approvals", "revoke", listed.split()[0])).code == 0
+    events = await it.events(await it.run(f"tool:terminal {line}"), until="approval.request")
+    assert "approval.request" in events.names
+    for wrong in ("sh *", "make | sh", "*"):
+        assert (await place.holdfast("approvals", "allow", wrong)).code == 1
+    assert (await place.holdfast("approvals", "allow")).code == 2
+
+
+@pytest.mark.promise("ASK-07")
+async def test_a_denial_may_have_a_reason(place: Place, it: GatewayProcess, effects: Path) -> None:
+    run_id, name = await _wait(it, effects)
+    denied = await place.holdfast("approvals", "deny", name, "--because", "not on a Friday")
+    assert denied.code == 0
+    assert "not on a Friday" in (await it.finished(run_id))["output"]

@@ -26,16 +26,21 @@ from holdfast.core.run.call import (
     evolve,
     next_step,
 )
+from holdfast.core.run.files import ChangeKind, FileChange, FileChanging
 from holdfast.core.types import CallId, RequestId, RunId
 from holdfast.errors import IllegalTransition
 
 RUN, CALL = RunId("run"), CallId("call")
 PROPOSAL = Proposal(CALL, "write_file", "{}")
 WAITS = CallParked(run_id=RUN, call_id=CALL, reason="child")
+CHANGING = FileChanging(
+    run_id=RUN, call_id=CALL, change=FileChange("a", ChangeKind.PATCHED, before="0", after="1")
+)
 FACTS: dict[str, Event] = {
     "a person is asked": CallAsked(run_id=RUN, call_id=CALL, request_id=RequestId("q")),
     "a person agrees": CallCleared(run_id=RUN, call_id=CALL),
     "it begins": CallStarted(run_id=RUN, call_id=CALL, tool="write_file"),
+    "it is about to change a file": CHANGING,
     "it waits": WAITS,
     "it ends": CallSettled(
         run_id=RUN, call_id=CALL, tool="write_file", outcome=Outcome.OK, text="done"
@@ -49,6 +54,7 @@ ALLOWED = {
     ("asked", "it ends"): "settled",
     ("cleared", "it begins"): "started",
     ("cleared", "it ends"): "settled",
+    ("started", "it is about to change a file"): "started",
     ("started", "it waits"): "parked",
     ("started", "it ends"): "settled",
     ("parked", "it ends"): "settled",
@@ -64,7 +70,8 @@ def test_every_status_meets_every_fact_as_stated(status: CallStatus, fact: str) 
     if (status.value, fact) in ALLOWED:
         after = CallStatus(ALLOWED[status.value, fact])
         waits_for = WAITS if after is CallStatus.PARKED else None
-        assert evolve(call, FACTS[fact]) == Call(PROPOSAL, after, waits_for)
+        changing = (CHANGING.change,) if FACTS[fact] is CHANGING else ()
+        assert evolve(call, FACTS[fact]) == Call(PROPOSAL, after, waits_for, changing=changing)
     else:
         with pytest.raises(IllegalTransition, match=f"while call call is {status}"):
             evolve(call, FACTS[fact])
@@ -141,3 +148,10 @@ def test_a_stopped_call_is_unknown_only_if_it_may_have_had_effects(
     begun = status in (CallStatus.STARTED, CallStatus.DOUBTFUL)
     expected = ABORTED if on_crash is OnCrash.REPEAT or not begun else UNKNOWN
     assert abort(Call(PROPOSAL, status), on_crash) == expected
+
+
+def test_an_announced_change_is_known_after_a_cut_and_not_after_a_new_start() -> None:
+    call = cut(evolve(Call(PROPOSAL, CallStatus.STARTED), CHANGING))
+    assert (call.status, call.changing) == (CallStatus.DOUBTFUL, (CHANGING.change,))
+    again = evolve(call, CallStarted(run_id=RUN, call_id=CALL, tool="write_file"))
+    assert again.changing == ()

@@ -2,7 +2,17 @@
 
 import pytest
 
-from holdfast.core.run.files import ChangeKind, FileChange, changed, combine, describe
+from holdfast.core.run.files import (
+    ChangeKind,
+    FileChange,
+    Happened,
+    changed,
+    combine,
+    describe,
+    find_out,
+    listed,
+    named,
+)
 from holdfast.core.types import CallId, RunId
 
 pytestmark = pytest.mark.promise("EDIT-01")
@@ -68,3 +78,21 @@ def test_a_change_in_one_line() -> None:
     assert describe(change("a.py", DELETED, "1", "")) == "+1 −2 a.py (deleted)"
     binary = FileChange("a.png", REPLACED, binary=True)
     assert describe(binary) == "binary a.png (replaced)"
+
+
+@pytest.mark.promise("EDIT-06")
+@pytest.mark.parametrize(
+    ("now", "happened"), [("1", Happened.NO), ("2", Happened.YES), ("", Happened.UNKNOWN)]
+)
+def test_the_present_content_tells_whether_a_change_happened(now: str, happened: Happened) -> None:
+    assert find_out(change("a", PATCHED, "1", "2"), now) is happened
+
+
+@pytest.mark.promise("EDIT-05")
+def test_changes_are_listed_for_the_audit() -> None:
+    made = [("a", CREATED, "", "1"), ("b\n", PATCHED, "1", "2"), ("c", DELETED, "3", "")]
+    facts = [changed(RunId("r"), CallId("c"), change(*one)) for one in made]
+    assert listed(facts, 3) == "created - 1 a\npatched 1 2 b\\u{a}\ndeleted 3 - c"
+    assert listed(facts, 1) == "created - 1 a\nand 2 more"
+    assert named(facts, 2) == "created a, patched b\\u{a}, and 1 more"
+    assert named(facts, 3) == "created a, patched b\\u{a}, deleted c"

@@ -42,14 +42,13 @@ from holdfast.core.run.run import (
     StopAsked,
     queue,
 )
+from holdfast.core.session.recovery import recover, with_cuts
 from holdfast.core.session.session import (
     OnStart,
     Session,
     current,
     evolve,
-    recover,
     requeue_interrupted,
-    with_cuts,
 )
 from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, SessionId, SessionKey, Usage
 

@@ -140,6 +140,19 @@ def test_a_denied_call_is_settled_and_the_model_is_told() -> None:
     assert fold(*facts, before=BOTH).runs[RUN].status is RunPhase.WAITING
 
 
+@pytest.mark.promise("ASK-07")
+def test_the_reason_of_a_denial_is_the_result_of_the_call() -> None:
+    facts, _ = answers.answer(BOTH, replace(given(Choice.DENY), reason="use make"), 1.0)
+    assert facts[0] == ApprovalDenied(run_id=RUN, request_id=Q1, by=ME, reason="use make")
+    (settled,) = (f for f in facts if isinstance(f, CallSettled))
+    assert settled.text == f"{answers.DENIED_TEXT}\n{answers.BECAUSE_TEXT}use make"
+    long = "x" * (answers.LONGEST_REASON + 1)
+    for wrong in (replace(given(), reason="x"), replace(given(Choice.DENY), reason=long)):
+        with pytest.raises(Refused) as refused:
+            answers.answer(BOTH, wrong, 1.0)
+        assert refused.value.code == "invalid_reason"
+
+
 @pytest.mark.promise("RUN-12")
 def test_an_answer_to_nothing_is_refused() -> None:
     for wrong in (

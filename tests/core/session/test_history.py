@@ -8,6 +8,8 @@ import pytest
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputRefused, InputSuperseded
 from holdfast.core.messages import Assistant, Image, Message, Proposal, System, ToolResult, User
 from holdfast.core.run.call import UNKNOWN_TEXT, CallSettled, CallStarted, Outcome
+from holdfast.core.run.context import HistoryCompacted
+from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessStarted
 from holdfast.core.run.run import (
     CutCause,
     ModelAnswered,
@@ -17,7 +19,9 @@ from holdfast.core.run.run import (
     RunInterrupted,
     RunResumed,
 )
-from holdfast.core.session.history import RESULTS_NOTE, Transcript, resume_note
+from holdfast.core.session.history import MessagesLeftOut, Transcript
+from holdfast.core.session.notes import RESULTS_NOTE, died_note, resume_note
+from holdfast.core.session.rewound import Rewound, SeedPoint
 from holdfast.core.session.session import (
     MarkCleared,
     SessionMarked,
@@ -25,7 +29,16 @@ from holdfast.core.session.session import (
     SessionSeeded,
     Undone,
 )
-from holdfast.core.types import OPERATOR, CallId, Fact, InputId, RunId, Usage
+from holdfast.core.types import (
+    OPERATOR,
+    CallId,
+    Fact,
+    InputId,
+    ProcessId,
+    RewindId,
+    RunId,
+    Usage,
+)
 
 A, B = RunId("a"), RunId("b")
 C1, C2 = CallId("c1"), CallId("c2")
@@ -369,46 +382,78 @@ SECOND = (*read("two", B), answered("", C1, run_id=B), settled(C1), answered("no
 TWO: list[Message] = [User("two"), assistant("", C1), ToolResult(C1, "done"), assistant("no")]
 
 
-def test_an_exchange_taken_back_is_not_read_by_the_model_and_stays_readable_for_people() -> None:
+@pytest.mark.promise("UNDO-05")
+def test_an_exchange_taken_back_is_read_neither_by_the_model_nor_by_people() -> None:
     grown = transcript(*FIRST, *SECOND, completed(B), UNDONE)
     assert grown.for_model() == [User("one"), assistant("yes")]
-    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+    assert grown.whole() == (User("one"), assistant("yes"))
 
 
 def test_taking_back_twice_takes_back_two_and_more_than_all_nothing() -> None:
     grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, UNDONE)
-    assert grown.for_model() == []
-    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+    assert (grown.for_model(), grown.whole()) == ([], ())
     grown.add(UNDONE)
-    assert (grown.for_model(), grown.last_input()) == ([], "")
-    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+    assert (grown.for_model(), grown.last_input(), grown.whole()) == ([], "", ())
     assert transcript(UNDONE).whole() == ()
 
 
-def test_undone_messages_keep_their_position_for_people() -> None:
-    third = (*read("three", RunId("c")), answered("hm"), completed(RunId("c")))
-    said: tuple[Message, ...] = (User("one"), assistant("yes"), *TWO, User("three"))
-    said += (assistant("hm"),)
-    grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, *third)
-    assert grown.for_model() == [User("one"), assistant("yes"), User("three"), assistant("hm")]
-    assert grown.whole() == said
-    for fact in (*read("four", RunId("d")), UNDONE):
+def rewound(*runs: RunId, redo: bool = False) -> Rewound:
+    """The exchanges of these runs do not count, or count again."""
+    return Rewound(rewind_id=RewindId("r"), point=A, by=OPERATOR, runs=runs, redo=redo)
+
+
+THIRD = (*read("three", RunId("c")), answered("hm"), completed(RunId("c")))
+ALL = (User("one"), assistant("yes"), *TWO, User("three"), assistant("hm"))
+
+
+def test_a_rewind_takes_back_what_is_behind_its_point_and_a_redo_brings_it_back() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B), *THIRD)
+    assert grown.whole() == ALL
+    grown.add(rewound(B, RunId("c")))
+    assert (grown.whole(), grown.last_input()) == (ALL[:2], "one")
+    grown.add(rewound(A))
+    assert (grown.whole(), grown.last_input()) == ((), "")
+    grown.add(rewound(A, redo=True))
+    grown.add(rewound(B, RunId("c"), redo=True))
+    assert (grown.whole(), tuple(grown.for_model()), grown.last_input()) == (ALL, ALL, "three")
+
+
+def test_after_another_message_nothing_is_brought_back() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B), rewound(B), *THIRD)
+    grown.add(rewound(B, redo=True))
+    assert grown.whole() == (*ALL[:2], *ALL[-2:])
+
+
+def test_a_rewind_takes_back_a_compaction_of_what_is_behind_it_and_a_redo_brings_it_back() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B))
+    before = HistoryCompacted(upto=2, summary="notes", reason="asked")
+    after = HistoryCompacted(upto=5, summary="more notes", reason="asked")
+    for fact in (before, after, rewound(B)):
         grown.add(fact)
-    said += (User("four"),)
-    assert (grown.last_input(), grown.whole()) == ("three", said)
-    grown.add(UNDONE)
-    assert (grown.last_input(), grown.whole()) == ("one", said)
-    grown.add(UNDONE)
-    assert (grown.for_model(), grown.whole()) == ([], said)
-    for fact in (SessionReset(reason="suspended"), *read("five", RunId("e"))):
+    assert grown.compacted == before
+    grown.add(rewound(B, redo=True))
+    assert grown.compacted == after
+
+
+def test_an_excerpt_does_not_know_what_to_take_back_or_bring_back_before_it() -> None:
+    grown = transcript(*FIRST, *SECOND, completed(B), *THIRD)
+    grown.add(HistoryCompacted(upto=6, summary="notes", reason="asked"))
+    assert grown.positions() == {A: 0, B: 2, RunId("c"): 6}
+    for fact in (rewound(A, B, RunId("c")), rewound(A, redo=True)):
+        excerpt = Transcript.restored(grown.excerpt(()))
+        with pytest.raises(MessagesLeftOut):
+            excerpt.add(fact)
+    excerpt = Transcript.restored(grown.excerpt(()))
+    for fact in (rewound(RunId("c")), rewound(RunId("c"), redo=True)):
+        excerpt.add(fact)
         grown.add(fact)
-    assert (grown.for_model(), grown.whole()) == ([User("five")], (*said, User("five")))
+        assert excerpt.for_model() == grown.for_model()
 
 
 def test_an_exchange_without_an_end_is_taken_back_with_its_open_calls() -> None:
     grown = transcript(*FIRST, *read("two", B), answered("", C1, run_id=B), UNDONE, settled(C1))
     assert grown.for_model() == [User("one"), assistant("yes")]
-    assert grown.whole()[2:] == (User("two"), assistant("", C1), ToolResult(C1, UNKNOWN_TEXT))
+    assert grown.whole() == (User("one"), assistant("yes"))
 
 
 def test_messages_before_a_reset_are_not_undone() -> None:
@@ -417,7 +462,7 @@ def test_messages_before_a_reset_are_not_undone() -> None:
     assert (grown.last_input(), grown.whole()) == ("", (User("one"), assistant("yes")))
     grown = transcript(*FIRST, reset, *SECOND, completed(B), UNDONE)
     assert grown.for_model() == []
-    assert grown.whole() == (User("one"), assistant("yes"), *TWO)
+    assert grown.whole() == (User("one"), assistant("yes"))
 
 
 def test_a_history_of_the_callers_stays_when_what_it_came_with_is_taken_back() -> None:
@@ -428,8 +473,6 @@ def test_a_history_of_the_callers_stays_when_what_it_came_with_is_taken_back() -
         User("one"),
         assistant("yes"),
         before,
-        User("own"),
-        assistant("yes"),
     )
 
 
@@ -503,12 +546,24 @@ def test_seeded_messages_are_repaired_like_a_client_s_history() -> None:
     assert grown.for_model() == [*closed, User(f"{RESULTS_NOTE}\n\nnext")]
 
 
-def test_the_seed_of_a_session_is_never_undone() -> None:
+def test_a_seed_without_points_is_never_undone() -> None:
     grown = transcript(SEED, *FIRST, UNDONE, UNDONE)
     assert (grown.for_model(), grown.last_input()) == (list(SEED.messages), "")
     grown.add(SessionReset(reason="suspended"))
     assert grown.for_model() == []
-    assert grown.whole() == (*SEED.messages, User("one"), assistant("yes"))
+    assert grown.whole() == SEED.messages
+
+
+def test_a_seed_with_points_is_undone_like_what_it_comes_from() -> None:
+    points = (SeedPoint(run_id=A, position=0), SeedPoint(run_id=B, position=2))
+    messages = (User("one"), assistant("yes"), *TWO)
+    seed = SessionSeeded(messages=messages, source="fork of s", points=points)
+    grown = transcript(seed)
+    assert grown.last_input() == "two"
+    grown.add(rewound(B))
+    assert grown.whole() == messages[:2]
+    grown.add(UNDONE)
+    assert grown.whole() == ()
 
 
 def test_another_session_may_begin_with_what_is_read_now_without_a_note_or_an_open_call() -> None:
@@ -534,15 +589,13 @@ def test_settled_has_the_messages_before_a_run_s_own() -> None:
     assert len(grown.whole()) == len(said) + 4
 
 
-def test_settled_has_what_was_taken_back_before_and_not_what_was_later() -> None:
+def test_settled_has_nothing_that_was_taken_back() -> None:
     third = read("three", RunId("c"))
     grown = transcript(*FIRST, *SECOND, completed(B), UNDONE, *third)
-    before = (User("one"), assistant("yes"), *TWO)
-    assert grown.settled(RunId("c")) == before
+    assert grown.settled(RunId("c")) == ALL[:2]
     for fact in (*read("four", RunId("d")), UNDONE):
         grown.add(fact)
-    assert grown.settled(RunId("c")) == before
-    assert grown.whole() == (*before, User("three"), User("four"))
+    assert (grown.settled(RunId("c")), grown.whole()) == (ALL[:2], (*ALL[:2], User("three")))
     grown = transcript(*FIRST, SessionReset(reason="suspended"), *third)
     assert grown.settled(RunId("c")) == (User("one"), assistant("yes"))
 
@@ -562,3 +615,77 @@ def test_what_only_one_model_can_read_goes_back_to_that_model_and_to_no_other() 
     assert grown.for_model("a/big")[-1] == Assistant("yes", (), '{"signature":"x"}', "a/big")
     assert grown.for_model("a/small")[-1] == Assistant("yes")
     assert grown.for_model()[-1] == Assistant("yes")
+
+
+P = ProcessId("proc_1")
+DIED = died_note([f"{P} (npm run dev)"])
+
+
+def server(*, notify: bool = False, detach: bool = False) -> ProcessStarted:
+    command = "npm  run\ndev"
+    return ProcessStarted(
+        process_id=P, started_by=A, call_id=C1, command=command, notify=notify, detach=detach
+    )
+
+
+def ended(cause: ProcessEnd = ProcessEnd.RESTART) -> ProcessEnded:
+    return ProcessEnded(process_id=P, cause=cause)
+
+
+def last_text(it: Transcript) -> str:
+    message = it.for_model()[-1]
+    assert isinstance(message, User)
+    return message.text
+
+
+@pytest.mark.promise("PROC-02")
+def test_the_next_run_is_told_which_process_died_with_the_gateway() -> None:
+    began = transcript(*read("start it"), answered("yes"), server(), completed())
+    began.add(ended())
+    for fact in read("and now?", B):
+        began.add(fact)
+    assert last_text(began) == f"{DIED}\n\nand now?"
+    began.add(answered("again", C2, run_id=B))
+    began.add(settled(C2))
+    assert began.for_model()[-1] == ToolResult(C2, "done")
+
+
+@pytest.mark.promise("PROC-02")
+def test_a_run_that_goes_on_is_told_what_died_before_its_end_is_known() -> None:
+    it = transcript(*read("start it"), answered("", C1), server(), settled(C1), cut(), resumed())
+    assert last_text(it) == f"{resume_note('crash')}\n{DIED}"
+    it.add(ended())
+    it.add(answered("again"))
+    assert it.for_model()[-1] == assistant("again")
+
+
+def test_a_death_that_a_request_under_way_cannot_have_told_is_told_in_the_next_one() -> None:
+    it = transcript(*read("start it"), answered("", C1), server(), settled(C1), ended())
+    it.add(answered("", C2))  # it was asked before the process died
+    it.add(settled(C2))
+    assert last_text(it) == DIED
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        (server(notify=True), ended()),  # a message tells it
+        (server(), ended(ProcessEnd.EXITED)),
+        (server(), ended(ProcessEnd.KILLED)),
+        (server(detach=True),),
+        (server(), ended(), SessionReset(reason="new")),
+    ],
+)
+def test_nothing_else_of_a_process_becomes_a_note(facts: tuple[Fact, ...]) -> None:
+    it = transcript(*read("start it"), answered("yes"), completed(), *facts, *read("more", B))
+    assert last_text(it) == "more"
+
+
+def test_what_died_is_in_an_excerpt() -> None:
+    it = transcript(*read("start it"), answered("yes"), server(), completed())
+    again = Transcript.restored(it.excerpt(()))
+    again.add(ended())
+    third = Transcript.restored(again.excerpt(()))
+    for fact in read("more", B):
+        third.add(fact)
+    assert last_text(third) == f"{DIED}\n\nmore"

@@ -13,10 +13,18 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from holdfast.core.address import Address, ChatType
+from holdfast.core.approval.approval import ApprovalDenied, ApprovalRequested, Choice
 from holdfast.core.events import run_of
 from holdfast.core.inbox import InputAdmitted, InputPromoted, InputSuperseded, Mode, UpdateRef
 from holdfast.core.messages import Image, Proposal
-from holdfast.core.run.call import CallAnswered, CallParked, CallSettled, CallStarted, Outcome
+from holdfast.core.run.call import (
+    CallAnswered,
+    CallAsked,
+    CallParked,
+    CallSettled,
+    CallStarted,
+    Outcome,
+)
 from holdfast.core.run.call import CallStatus as CallStatus
 from holdfast.core.run.run import (
     AbortCalls,
@@ -59,6 +67,7 @@ from holdfast.core.session.placement import (
     requeue_unread,
     works_for,
 )
+from holdfast.core.session.recovery import recover
 from holdfast.core.session.replies import SUPERSEDED
 from holdfast.core.session.session import (
     OnStart,
@@ -68,11 +77,20 @@ from holdfast.core.session.session import (
     current,
     evolve,
     give_up,
-    recover,
     requeue_interrupted,
     stop,
 )
-from holdfast.core.types import CallId, Fact, InputId, Owner, RunId, SessionId, SessionKey, Usage
+from holdfast.core.types import (
+    CallId,
+    Fact,
+    InputId,
+    Owner,
+    RequestId,
+    RunId,
+    SessionId,
+    SessionKey,
+    Usage,
+)
 
 ALICE, BOB, ROOT = Owner("tg:alice"), Owner("tg:bob"), Owner("tg:root")
 KEY = SessionKey(Owner("tg:group:7"), SessionId("s"))
@@ -199,6 +217,28 @@ def test_every_placement_gives_legal_facts(situation: str, mode: Mode) -> None:
     assert (NEW in after.runs) is isinstance(placement, OwnRun)
     assert (words.input_id in after.inputs) is not isinstance(placement, Replies)
     assert not any(r.status is RunPhase.INTERRUPTED for r in after.runs.values())
+
+
+@pytest.mark.promise("ASK-07")
+@pytest.mark.parametrize("mode", Mode)
+def test_a_message_does_not_end_a_run_that_waits_for_an_approval(mode: Mode) -> None:
+    request = ApprovalRequested(
+        run_id=A,
+        call_id=CALL,
+        request_id=RequestId("q"),
+        command="x",
+        description="",
+        execution="",
+        choices=(Choice.ONCE, Choice.DENY),
+        expires_at=1.0,
+    )
+    asked = CallAsked(run_id=A, call_id=CALL, request_id=request.request_id)
+    now = fold(*begun(A), wants(CALL), request, asked)
+    assert place(now, mode, alice) == (OwnRun() if mode is Mode.QUEUE else Join(A))
+    assert place(now, mode, bob) == OwnRun()
+    answered = ApprovalDenied(run_id=A, request_id=request.request_id, by=ALICE)
+    after = fold(answered, session=now)
+    assert (place(after, Mode.INTERRUPT, alice)) == OwnRun(A)
 
 
 def test_only_what_is_asked_in_a_chat_is_read_there() -> None:

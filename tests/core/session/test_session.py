@@ -54,6 +54,7 @@ from holdfast.core.run.run import (
 )
 from holdfast.core.run.run import RunPhase as RunStatus
 from holdfast.core.session.history import MESSAGE_FACTS, Transcript
+from holdfast.core.session.recovery import recover
 from holdfast.core.session.session import (
     Event,
     Mark,
@@ -73,7 +74,6 @@ from holdfast.core.session.session import (
     evolve,
     evolve_lasting,
     mark,
-    recover,
     requeue_interrupted,
     stop,
 )

@@ -4,11 +4,15 @@ import os
 import random
 import shutil
 import stat
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.core.run.files import ChangeKind
+from holdfast.tools.fs.openat import descriptor
+from holdfast.tools.snapshot.scan import TICK_NS
 from holdfast.tools.snapshot.snapshots import (
     BESIDE,
     NOT_KEPT,
@@ -17,6 +21,8 @@ from holdfast.tools.snapshot.snapshots import (
     notes,
     usage,
 )
+from holdfast.tools.snapshot.watch import watch_for
+from tests.behaviour.hands import until
 from tests.tools.snapshot.places import Place, place, small, state
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +139,21 @@ async def test_a_change_by_a_second_link_is_found(tmp_path: Path) -> None:
 
         (change,) = (await it.during(act, "two")).changes
         assert (change.path, *it.content(change)) == ("a/file", b"old\n", b"new\n")
+
+
+@pytest.mark.promise("SNAP-02")
+async def test_a_change_that_nobody_reported_before_a_command_is_not_its_work(
+    tmp_path: Path,
+) -> None:
+    async with place(tmp_path) as it:
+        os.link(it.put("file", "old\n"), tmp_path / "outside")
+        await it.during(lambda: None, "one")
+        (tmp_path / "outside").write_text("by a person, through a link from outside\n")
+        written = time.time_ns()
+        await until(lambda: time.time_ns() > written + 2 * TICK_NS)
+        assert (await it.during(lambda: None, "two")).changes == ()
+        (change,) = (await it.during(lambda: it.put("file", "new\n"), "three")).changes
+        assert it.content(change)[0] == b"by a person, through a link from outside\n"
 
 
 async def test_a_directory_that_is_moved_and_replaced_is_followed(tmp_path: Path) -> None:
@@ -282,6 +303,33 @@ async def test_a_look_without_time_is_given_up_and_the_next_one_goes_on(tmp_path
         assert kinds(found) == {"x.txt": CREATED}
 
 
+async def test_an_unchanged_workspace_is_not_walked_before_a_command(tmp_path: Path) -> None:
+    looked = 0
+
+    def clock() -> float:
+        nonlocal looked
+        looked += 1
+        return 0.0
+
+    async with place(tmp_path, monotonic=clock) as it:
+        for n in range(200):
+            it.put(f"d{n}/x")
+        with descriptor(os.open(it.work, os.O_RDONLY)) as root:
+            if (watch := watch_for(root)) is None:
+                pytest.skip("this file system does not tell what changes")
+            watch.close()
+        made = time.time_ns()
+        await until(lambda: time.time_ns() > made + 2 * TICK_NS)
+        await it.during(lambda: None, "one")
+        looked = 0
+        await it.snapshots.begin(it.context("two"))
+        assert looked < 5
+        it.put("d7/x", "new\n")
+        (change,) = (await it.snapshots.finish(it.context("two"))).changes
+        assert change.path == "d7/x"
+        assert looked > 200
+
+
 async def test_more_changes_than_can_be_kept_are_said(tmp_path: Path) -> None:
     async with place(tmp_path, **small(changes=3)) as it:
         found = await it.during(lambda: [it.put(f"{n}") for n in range(5)])
@@ -318,11 +366,17 @@ async def test_nothing_of_the_workspace_is_touched(tmp_path: Path) -> None:
         assert times == {path: os.lstat(it.work / path).st_ctime_ns for path in before}
 
 
+UNWATCHED = {"watch": lambda root: None}  # as where the system cannot tell what changed
+
+
 @pytest.mark.promise("SNAP-01")
+@pytest.mark.parametrize("settings", [{}, UNWATCHED], ids=["watched", "unwatched"])
 @pytest.mark.parametrize("seed", range(6))
-async def test_random_work_of_commands_and_people_is_told_apart(tmp_path: Path, seed: int) -> None:
+async def test_random_work_of_commands_and_people_is_told_apart(
+    tmp_path: Path, seed: int, settings: dict[str, Any]
+) -> None:
     chance = random.Random(seed)
-    async with place(tmp_path) as it:
+    async with place(tmp_path, **settings) as it:
         for step in range(25):
             _anything(it, chance)  # by a person
             before = state(it.work)
