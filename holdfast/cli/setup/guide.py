@@ -49,7 +49,7 @@ class GuidedChoice(Value):
     save_key: bool
 
 
-class Step(Enum):
+class GuideStep(Enum):
     """The steps, in order."""
 
     PROVIDER = auto()
@@ -72,12 +72,12 @@ class Guide:
 
     def walk(self) -> GuidedChoice:
         """Ask until a model has answered. Raises `Exit` if the user leaves."""
-        step = Step.PROVIDER
-        steps: dict[Step, Callable[[], Step | None]] = {
-            Step.PROVIDER: self._choose_provider,
-            Step.KEY: self._ask_key,
-            Step.MODEL: self._choose_model,
-            Step.TRIAL: self._try,
+        step = GuideStep.PROVIDER
+        steps: dict[GuideStep, Callable[[], GuideStep | None]] = {
+            GuideStep.PROVIDER: self._choose_provider,
+            GuideStep.KEY: self._ask_key,
+            GuideStep.MODEL: self._choose_model,
+            GuideStep.TRIAL: self._try,
         }
         while (next_step := steps[step]()) is not None:
             step = next_step
@@ -88,7 +88,7 @@ class Guide:
         assert self._server is not None  # chosen in the first step
         return self._server
 
-    def _choose_provider(self) -> Step:
+    def _choose_provider(self) -> GuideStep:
         places = [*self._found, *_others(self._config, self._found)]
         width = max(len(one.name) for one in places)
         _say("Which provider?")
@@ -108,27 +108,27 @@ class Guide:
             if named:
                 self._server, self._key, self._model = named[0], "", ""
                 self._other_key = False
-                return Step.KEY
+                return GuideStep.KEY
             _say(NO_SUCH_NUMBER.format(answer=reveal(answer) or "empty line", last=len(places) + 1))
 
-    def _ask_key(self) -> Step:
+    def _ask_key(self) -> GuideStep:
         """Ask for a key, if the server needs one and there is none."""
         table = self._table()
         known = table.keys or self._at.keyless or (table.is_vendors and not table.vendor.variables)
         if known and not self._other_key:
-            return Step.MODEL
+            return GuideStep.MODEL
         optional = not table.lacks_key
         what = "Paste its key (not shown)" + (", or Enter for none" if optional else "")
         while True:
             key = _hidden(f"{what}; b goes back: ")
             if key == _BACK:
-                return Step.PROVIDER
+                return GuideStep.PROVIDER
             if (optional and not key) or _KEY.fullmatch(key):
                 self._key, self._other_key = key, False
-                return Step.MODEL
+                return GuideStep.MODEL
             _say(NOT_A_KEY)
 
-    def _choose_model(self) -> Step:
+    def _choose_model(self) -> GuideStep:
         _say(f"Asking {self._at.name} for its models …")
         try:
             names = anyio.run(_listed, self._table())
@@ -145,11 +145,11 @@ class Guide:
                 hint = f" [{reveal(usual)}]" if usual else ""
                 answer = _ask(f"Number, name or a part of it{hint}, b goes back: ", complete=True)
                 if answer == _BACK:
-                    return Step.PROVIDER
+                    return GuideStep.PROVIDER
                 found = self._model_named(answer or usual, names)
                 if found:
                     self._model = found
-                    return Step.TRIAL
+                    return GuideStep.TRIAL
 
     def _usual(self, names: Sequence[str]) -> str:
         """Return the model that Enter takes; empty: none is better than the others."""
@@ -181,7 +181,7 @@ class Guide:
             _say(NO_SUCH_MODEL.format(answer=reveal(bare) or "nothing"))
         return ""
 
-    def _try(self) -> Step | None:
+    def _try(self) -> GuideStep | None:
         chosen = self._chosen()
         _say(f"Trying {reveal(chosen.model)} …")
         try:
@@ -189,16 +189,21 @@ class Guide:
             return None
         except Exit as refused:
             _say(f"✗ {refused}")
-        ways = {"t": Step.TRIAL, "k": Step.KEY, "m": Step.MODEL, "p": Step.PROVIDER}
+        ways = {
+            "t": GuideStep.TRIAL,
+            "k": GuideStep.KEY,
+            "m": GuideStep.MODEL,
+            "p": GuideStep.PROVIDER,
+        }
         while True:
             answer = _ask(AFTER_FAILURE).lower()
             if answer in ways:
                 return self._back_to_key() if answer == "k" else ways[answer]
             _say(f"Type one of {', '.join(ways)} or {_LEAVE}.")
 
-    def _back_to_key(self) -> Step:
+    def _back_to_key(self) -> GuideStep:
         self._key, self._other_key = "", True
-        return Step.KEY
+        return GuideStep.KEY
 
     def _table(self) -> ModelTable:
         table = self._chosen("any").table
