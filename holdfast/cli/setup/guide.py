@@ -8,7 +8,6 @@ import re
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import Enum, auto
 
 import anyio
@@ -140,16 +139,14 @@ class Guide:
             names = ()
         usual = self._usual(names)
         _show(names, usual)
-        with _completing(names):
-            while True:
-                hint = f" [{reveal(usual)}]" if usual else ""
-                answer = _ask(f"Number, name or a part of it{hint}, b goes back: ", complete=True)
-                if answer == _BACK:
-                    return GuideStep.PROVIDER
-                found = self._model_named(answer or usual, names)
-                if found:
-                    self._model = found
-                    return GuideStep.TRIAL
+        hint = f" [{reveal(usual)}]" if usual else ""
+        while True:
+            answer = _ask(f"Number, name or a part of it{hint}, b goes back: ")
+            if answer == _BACK:
+                return GuideStep.PROVIDER
+            if found := self._model_named(answer or usual, names):
+                self._model = found
+                return GuideStep.TRIAL
 
     def _usual(self, names: Sequence[str]) -> str:
         """Return the model that Enter takes; empty: none is better than the others."""
@@ -262,40 +259,10 @@ def _show(names: Sequence[str], usual: str) -> None:
         _say(f"     * {reveal(usual)}")
 
 
-@contextmanager
-def _completing(names: Sequence[str]) -> Iterator[None]:
-    """Let Tab complete these names, where the system can."""
-    try:
-        import readline  # noqa: PLC0415  for this step alone, and not on every system
-    except ImportError:
-        yield
-        return
-    before = readline.get_completer(), readline.get_completer_delims()
-
-    def complete(text: str, state: int) -> str | None:
-        return next(iter([n for n in names if n.startswith(text)][state:]), None)
-
-    readline.set_completer(complete)
-    readline.set_completer_delims("\n")
-    readline.parse_and_bind("tab: complete")
-    readline.set_auto_history(False)
-    try:
-        yield
-    finally:
-        readline.set_completer(before[0])
-        readline.set_completer_delims(before[1])
-
-
-def _ask(prompt: str, *, complete: bool = False) -> str:
+def _ask(prompt: str) -> str:
     """Return the next line of the user; `q` leaves."""
-    if complete and sys.stdout.isatty():
-        try:
-            line = input(prompt) + "\n"
-        except EOFError:
-            line = ""
-    else:
-        print(prompt, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
     if not line:
         _say("")
     if not line or line.strip() == _LEAVE:
