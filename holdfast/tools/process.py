@@ -22,6 +22,7 @@ from holdfast.core.types import ProcessId, Value
 from holdfast.errors import ToolFailed
 from holdfast.tools.exec.commands import Commands
 from holdfast.tools.exec.live_process import CommandClock, LiveProcess
+from holdfast.tools.terminal_result import explain
 from holdfast.tools.tool import (
     SURROGATE,
     Context,
@@ -210,8 +211,13 @@ class _Control:
 
     async def _ended(self, found: _Known) -> dict[str, object]:
         ended = await self._end(found)
+        live = found.live
         found = _Known(found.id, found.command, found.started_at, None, ended)
-        return {"process_id": found.id, **await self._status(found), "output": ended.tail}
+        result = {"process_id": found.id, **await self._status(found), "output": ended.tail}
+        if live is not None and live.workspace:  # it is confined, and was started here
+            level = (await self._commands.posture()).level
+            explain(result, level, live.workspace, live.refused)
+        return result
 
     async def _poll(self, found: _Known) -> dict[str, object]:
         text, skipped = self._commands.unread(found.id, MAX_OUTPUT, over=found.over)

@@ -43,6 +43,7 @@ from holdfast.tools.terminal_result import (
     add_note,
     done_with,
     encode,
+    explain,
     left_in,
     result_of,
     summary_of,
@@ -197,8 +198,9 @@ class _Terminal:
                 made.changes,
             )
         result = result_of(ended, live.output, timeout_s)
-        if live.refused:
-            add_note(result, f"Not allowed to connect to: {', '.join(live.refused)}.")
+        if not planned.profile.unsandboxed:
+            level = (await self._hands.posture()).level
+            explain(result, level, planned.profile.workspace, live.refused)
         for note in (*live.notes, *notes(made)):
             add_note(result, note)
         done = done_with(result, planned, left, hides=self._hands.hides)

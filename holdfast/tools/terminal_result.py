@@ -1,11 +1,12 @@
 """The result of a command, as the model reads it."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.tools.exec import plan
+from holdfast.core.approval.approval import Level
+from holdfast.tools.exec import blocked, plan
 from holdfast.tools.exec.missing import hint, missing_program
 from holdfast.tools.exec.output import Output
 from holdfast.tools.exec.plan import CommandPlan
@@ -68,6 +69,17 @@ def add_note(result: dict[str, object], text: str) -> None:
     result["note"] = f"{result['note']} {text}" if "note" in result else text
 
 
+def explain(
+    result: dict[str, object], level: Level, workspace: str, refused: Sequence[str]
+) -> None:
+    """Add what the sandbox blocked, if that is known."""
+    code, output = result["exit_code"], str(result["output"])
+    exit_code = code if isinstance(code, int) else None
+    if (found := blocked.find(level, exit_code, output, workspace, refused)) is not None:
+        result["blocked"] = found.what
+        add_note(result, found.words)
+
+
 def what_is_known(found: Ended | None) -> str:
     """Describe the end of a command that its gateway did not see."""
     if found is None or found.cause is not ExitCause.LOST:
@@ -120,4 +132,7 @@ def summary_of(result: Mapping[str, object]) -> str:
         return f"killed by signal {number}"
     if name := result.get("missing"):
         return f"{name} is not installed here"
-    return f"exit code {code}" if (code := result["exit_code"]) else ""
+    code = f"exit code {result['exit_code']}" if result["exit_code"] else ""
+    if what := result.get("blocked"):
+        return f"{code}{', ' * bool(code)}blocked by the sandbox: {what}"
+    return code
