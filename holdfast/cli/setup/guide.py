@@ -276,9 +276,10 @@ def _hidden(prompt: str) -> str:
     before = termios.tcgetattr(fd)
     silent = [*before]
     silent[3] &= ~termios.ECHO
-    print(prompt, end="", file=sys.stderr, flush=True)
     try:
         termios.tcsetattr(fd, termios.TCSAFLUSH, silent)
+        # Only now: it drops what was typed before, and a paste may follow the prompt at once.
+        print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
