@@ -24,6 +24,8 @@ _Step = tuple[str, dict[str, str], str]  # tool, arguments, result
 WINDOW = 4096  # tokens
 ANSWER_TOKENS = 1024  # of one turn
 RESULT_ROOM = 2_400  # characters of one result that the model reads
+FACTS = 200  # characters that it writes for itself before an answer, so that it looks first
+EARLIER = 80  # characters of an earlier answer that are shown as its facts, which are not kept
 CALLS = 12  # after so many calls it has to answer
 REPEATS = 2  # the same call with the same result: then it has to answer
 
@@ -36,24 +38,24 @@ PROFILE = Profile(
 )
 
 _RULES = """\
-You work in a folder with tools. Each turn you write one JSON object: a tool call, or the answer \
-when all is done.
+You work in a folder with tools. Each turn you write one JSON object: a tool call, or, \
+when all is done, the facts that you found and the answer.
 {tools}
 Do all that the user asks, and nothing else. Read a file before you answer about it or change it. \
-If you do not know which file, list_files first. After an error try another way. Answer briefly \
-with the result.
+If you do not know which file, list_files first. After an error try another way. Answer briefly, \
+with each name, number or text that was asked for.
 """
 _SHORT = {
     "list_files": "list a folder",
     "read_file": "read a file",
     "write_file": "create or replace a whole file",
-    "patch": "replace exact text in a file",
+    "patch": "replace or remove exact text in a file",
     "search_files": "find which files contain a text",
-    "terminal": "run a bash command: python3, mkdir, cp, mv, rm, wc, sort, >> to append",
+    "terminal": "run a bash command: python3, mkdir -p, cp, mv, rm, wc, sort, >> to append",
 }
 # Conversations. Only those are shown whose tools are all offered.
-_EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
-    ("What is 2 + 3?", (), "2 + 3 is 5."),
+_EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str, str], ...] = (
+    ("What is 2 + 3?", (), "2 + 3 = 5", "2 + 3 is 5."),
     (
         "Which port is used?",
         (
@@ -61,7 +63,32 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
             ("list_files", {"path": "."}, "web.ini (16 bytes)\nrun.py (80 bytes)"),
             ("read_file", {"path": "web.ini"}, "1\thost = x\n2\tport = 81"),
         ),
+        "web.ini: port = 81",
         "Port 81, set in web.ini.",
+    ),
+    (
+        "Which file sets LEVEL?",
+        (("search_files", {"pattern": "LEVEL"}, "lib/a.py:4: LEVEL = 2\nlib/b.py:9: go(LEVEL)"),),
+        "lib/a.py: LEVEL = 2",
+        "lib/a.py sets LEVEL to 2.",
+    ),
+    (
+        "Which tool in stock.csv is rarest?",
+        (("read_file", {"path": "stock.csv"}, "1\ttool,count\n2\tsaw,7\n3\taxe,3\n4\tnail,90"),),
+        "saw 7, axe 3, nail 90; the smallest is 3",
+        "The axe, of which there are 3.",
+    ),
+    (
+        "How many pictures are in art?",
+        (
+            (
+                "list_files",
+                {"path": "art"},
+                "cat.png (5 bytes)\ndog.png (9 bytes)\nme.txt (7 bytes)",
+            ),
+        ),
+        "cat.png, dog.png",
+        "2: cat.png and dog.png.",
     ),
     (
         "Read names.txt, write the first name to a.txt and the second to b.txt",
@@ -70,6 +97,7 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
             ("write_file", {"path": "a.txt", "content": "Bob\n"}, "Created a.txt."),
             ("write_file", {"path": "b.txt", "content": "Amy\n"}, "Created b.txt."),
         ),
+        "a.txt: Bob, b.txt: Amy",
         "a.txt contains Bob and b.txt contains Amy.",
     ),
     (
@@ -78,13 +106,19 @@ _EXAMPLES: tuple[tuple[str, tuple[_Step, ...], str], ...] = (
             ("read_file", {"path": "run.py"}, "1\tlimit = 4\n2\tgo(limit)"),
             ("patch", {"path": "run.py", "old": "limit = 4", "new": "limit = 8"}, "Changed."),
         ),
+        "limit = 8",
         "The limit in run.py is now 8.",
     ),
     (
         "Add the line end to log.txt and count its lines",
         (("terminal", {"command": "echo end >> log.txt && wc -l log.txt"}, "3 log.txt"),),
+        "3 lines",
         "I added end to log.txt. It has 3 lines now.",
     ),
+)
+_WRITING = ("write_file", "patch")
+_QUESTION = re.compile(
+    r"(?:what|which|who|whose|when|where|why|how)\b.*\?", re.IGNORECASE | re.DOTALL
 )
 _BLIND = "[The user sent an image. You cannot see images: say so.]"
 _CUT = "\n[… {} more characters]"
@@ -115,7 +149,7 @@ def encode(request: Request) -> bytes:
         "cache_prompt": True,
     }
     if request.tools:
-        tools = () if _has_to_answer(request.messages) else request.tools
+        tools = () if _has_to_answer(request.messages) else _admitted(request)
         body["response_format"] = {
             "type": "json_schema",
             "json_schema": {"name": "turn", "strict": True, "schema": _schema(tools)},
@@ -123,12 +157,24 @@ def encode(request: Request) -> bytes:
     return msgspec.json.encode(body)
 
 
+def _admitted(request: Request) -> Sequence[ToolSpec]:
+    """Return the tools that it may call: for a question, none that writes files.
+
+    It would sooner change a file until its answer is right than look for the right answer.
+    """
+    asked = next((m.text for m in reversed(request.messages) if isinstance(m, User)), "")
+    if not _QUESTION.fullmatch(asked.strip()):
+        return request.tools
+    return [tool for tool in request.tools if tool.name not in _WRITING]
+
+
 def _schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:
     """Return the schema of one turn: a call of one of `tools`, or an answer."""
     calls = [
         _object({"tool": {"const": tool.name}, "args": _object(_arguments(tool))}) for tool in tools
     ]
-    return {"anyOf": [*calls, _object({"answer": {"type": "string"}})]}
+    facts = {"type": "string", "maxLength": FACTS}
+    return {"anyOf": [*calls, _object({"facts": facts, "answer": {"type": "string"}})]}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -162,13 +208,13 @@ def _system(request: Request) -> Iterator[_Wire]:
     lines = (f"- {t.name}({', '.join(_arguments(t))}): {_short(t)}" for t in request.tools)
     yield _Wire("system", _RULES.replace("{tools}", "\n".join(lines)) + request.system)
     offered = {tool.name for tool in request.tools}
-    for question, steps, answer in _EXAMPLES:
+    for question, steps, facts, answer in _EXAMPLES:
         if offered.issuperset(step[0] for step in steps):
             yield _Wire("user", question)
             for tool, arguments, result in steps:
                 yield _Wire("assistant", _call(tool, arguments))
                 yield _Wire("user", _result(result))
-            yield _Wire("assistant", _answer(answer))
+            yield _Wire("assistant", _answer(answer, facts))
 
 
 def _short(tool: ToolSpec) -> str:
@@ -230,8 +276,9 @@ def _call(tool: str, arguments: object) -> str:
     return json.dumps({"tool": tool, "args": arguments}, ensure_ascii=False)
 
 
-def _answer(text: str) -> str:
-    return json.dumps({"answer": text}, ensure_ascii=False)
+def _answer(text: str, facts: str = "") -> str:
+    shown = facts or text[:EARLIER].partition("\n")[0]
+    return json.dumps({"facts": shown, "answer": text}, ensure_ascii=False)
 
 
 def _parsed(arguments: str) -> object:
@@ -252,7 +299,7 @@ def _result(text: str) -> str:
         text = "\n".join(part for part in (code, ran.error, ran.output.rstrip("\n")) if part)
     if len(text) > RESULT_ROOM:
         text = text[:RESULT_ROOM] + _CUT.format(len(text) - RESULT_ROOM)
-    return f"Result:\n{text or '(no output)'}"
+    return f"Result:\n{text or 'Done.'}"
 
 
 def _has_to_answer(messages: Sequence[Message]) -> bool:
@@ -270,7 +317,8 @@ def _has_to_answer(messages: Sequence[Message]) -> bool:
     return len(made) >= CALLS or any(made.count(one) >= REPEATS for one in made)
 
 
-_SAYS = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
+_FACTS = r'"facts"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*'
+_SAYS = re.compile(rf'\s*\{{\s*(?:{_FACTS})?"answer"\s*:\s*"')
 _STRING = re.compile(r'(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*')
 _HIGH = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")  # the first half of a pair
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from holdfast.core.inbox import InputAdmitted, InputPromoted
 from holdfast.core.messages import Image, Message, Proposal, User
@@ -11,7 +12,7 @@ from holdfast.core.run.context import HistoryCompacted
 from holdfast.core.run.run import ModelAnswered, RunCompleted, RunQueued
 from holdfast.core.session import checkpoint, compaction
 from holdfast.core.session.compaction import Window
-from holdfast.core.session.history import MessagesLeftOut, Transcript
+from holdfast.core.session.history import Excerpt, MessagesLeftOut, Transcript
 from holdfast.core.session.session import Session, SessionReset, Undone, evolve
 from holdfast.core.types import (
     OPERATOR,
@@ -208,6 +209,13 @@ def test_undo_of_what_was_left_out_needs_the_whole_transcript() -> None:
             assert read(other) == read(whole)
             undone += 1
     assert undone > 1
+
+
+def test_an_excerpt_has_all_that_a_transcript_knows_but_what_people_read() -> None:
+    known = {name.removeprefix("_") for name in vars(Transcript())}
+    for_people = {"past", "undone", "taken"}
+    derived = {"added", "estimate", "compactions"}
+    assert known - for_people - derived <= {field.name for field in fields(Excerpt)}
 
 
 def test_data_of_another_version_or_with_a_fault_is_not_read() -> None:
