@@ -1,6 +1,7 @@
 """Undo, rewind and redo of a real gateway: over HTTP, at the terminal, and for all who read."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 from holdfast.cli.client.client import Client, connect
 from holdfast.host.lock import SOCKET
+from tests.behaviour.hands import approve, command, output
 from tests.behaviour.terminals import configured
-from tests.fakes.gateway import GatewayProcess, Stream, read_events
+from tests.fakes.gateway import GatewayProcess, Stream, gateway, read_events
+from tests.fakes.model_server import ModelServer
 
 pytestmark = pytest.mark.anyio
 
@@ -155,3 +158,42 @@ async def test_at_the_terminal_the_message_comes_back_with_what_became_of_the_fi
     refused = await desk.command(HERE, "/undo")
     assert refused.undone is None and "`a.txt`" in refused.output
     assert await said(it) == [text]
+
+
+@pytest.mark.promise("UNDO-01")
+async def test_what_a_command_changed_is_undone_and_redone(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.txt").write_text("one\n")
+    (work / "old.sh").write_text("old\n")
+    (work / "old.sh").chmod(0o755)
+    (work / "link").symlink_to("a.txt")
+    config = f'[gateway]\nworkspace_roots = ["{work}"]\n[sandbox]\nallow_none = true\n'
+    before = seen(work)
+    async with gateway(tmp_path, model.base_url, config) as it:
+        script = "echo two >> a.txt; rm old.sh link; mkdir d; echo new > d/new.txt; ln -s d e"
+        run_id = await it.run(command(script), workspace=str(work), session_id=HERE)
+        await approve(it, run_id)
+        assert (await output(it, run_id))["exit_code"] == 0
+        after = seen(work)
+        status, done, _ = await post(it, "rewind")
+        assert (status, {f["result"] for f in done["files"]}) == (200, {"restored", "deleted"})
+        assert seen(work) == before
+        await it.kill()
+        await it.start()
+        assert (await post(it, "redo"))[0] == 200
+        assert seen(work) == after
+
+
+def seen(work: Path) -> dict[str, tuple[int, str]]:
+    """Every file and link below, with its mode and its content or target."""
+    return {
+        str(p.relative_to(work)): (
+            p.lstat().st_mode,
+            os.readlink(p) if p.is_symlink() else p.read_text(),
+        )
+        for p in work.rglob("*")
+        if p.is_symlink() or p.is_file()
+    }

@@ -47,6 +47,14 @@ from holdfast.core.run.files import ChangeKind, FileChange, FileChanged, FileCha
 from holdfast.core.run.process import ProcessEnd, ProcessEnded, ProcessMatched, ProcessStarted
 from holdfast.core.run.run import ModelAnswered, Origin, Parent, RunCompleted, RunQueued, RunStarted
 from holdfast.core.session.instructions import InstructionFile, InstructionsRead
+from holdfast.core.session.rewound import (
+    FileResult,
+    FileStep,
+    RewindPlanned,
+    RewindScope,
+    Rewound,
+    SeedPoint,
+)
 from holdfast.core.session.session import (
     ModelChosen,
     SessionOpened,
@@ -64,6 +72,7 @@ from holdfast.core.types import (
     Owner,
     ProcessId,
     RequestId,
+    RewindId,
     RunId,
     SessionId,
     SessionKey,
@@ -289,6 +298,47 @@ def test_a_process_is_its_session_s_and_not_bound_to_an_open_run(fact: Fact) -> 
                 after="1e",
                 mode_before=0o100644,
                 mode_after=0o100755,
+            ),
+        ),
+        (
+            b'{"kind":"session.rewinding","rewind_id":"rew","point":"run","by":"operator",'
+            b'"runs":["run"],"files":[{"path":"a","was_blob":"0f","new_blob":"1e",'
+            b'"was_mode":33188,"new_mode":33261}]}',
+            RewindPlanned(
+                rewind_id=RewindId("rew"),
+                point=RUN,
+                by=OPERATOR,
+                runs=(RUN,),
+                files=(
+                    FileStep(
+                        path="a",
+                        was_blob="0f",
+                        new_blob="1e",
+                        was_mode=0o100644,
+                        new_mode=0o100755,
+                    ),
+                ),
+            ),
+        ),
+        (
+            b'{"kind":"session.rewound","rewind_id":"rew","point":"run","by":"operator",'
+            b'"what":"files","files":[{"path":"a","was_blob":"0f","result":"deleted"}],"redo":true}',
+            Rewound(
+                rewind_id=RewindId("rew"),
+                point=RUN,
+                by=OPERATOR,
+                what=RewindScope.FILES,
+                files=(FileStep(path="a", was_blob="0f", result=FileResult.DELETED),),
+                redo=True,
+            ),
+        ),
+        (
+            b'{"kind":"session.seeded","messages":[],"source":"fork of s",'
+            b'"points":[{"run_id":"run","position":2,"at":1.5}]}',
+            SessionSeeded(
+                messages=(),
+                source="fork of s",
+                points=(SeedPoint(run_id=RUN, position=2, at=1.5),),
             ),
         ),
     ],

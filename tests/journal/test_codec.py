@@ -23,12 +23,14 @@ from holdfast.core.run.run import (
     RunQueued,
     RunResumed,
 )
+from holdfast.core.session.rewound import FileStep, Rewound
 from holdfast.core.types import (
     OPERATOR,
     CallId,
     Fact,
     InputId,
     RequestId,
+    RewindId,
     RunId,
     SessionId,
     SessionKey,
@@ -53,6 +55,9 @@ FACTS: tuple[Fact, ...] = (
     FileChanged(
         run_id=RUN, call_id=CallId("c"), path="a", kind=ChangeKind.CREATED, added=1, after="0f"
     ),
+    Rewound(
+        rewind_id=RewindId("r"), point=RUN, by=OPERATOR, runs=(RUN,), files=(FileStep(path="a"),)
+    ),
 )
 ASKED = ApprovalRequested(
     run_id=RUN,
@@ -73,6 +78,7 @@ SPARE = {
     RunQueued: {"model"},
     InputAdmitted: {"instructions", "metadata", "history", "idempotency"},
     CallSettled: {"duration_s", "cwd", "kept", "summary"},
+    Rewound: {"what", "runs", "redo", "came"},
     FileChanged: {"added", "after", "mode_after", "binary"},
 }
 wrong = st.one_of(

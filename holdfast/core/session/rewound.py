@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from holdfast.core.inbox import UpdateRef
 from holdfast.core.run.files import FileChanged
-from holdfast.core.types import Fact, Owner, RewindId, RunId
+from holdfast.core.types import Fact, Owner, RewindId, RunId, Value
 
 
 class RewindScope(StrEnum):
@@ -44,7 +44,7 @@ class FileResult(StrEnum):
         return self in (FileResult.RESTORED, FileResult.DELETED, FileResult.UNCHANGED)
 
 
-class FileStep(Fact, omit_defaults=True):
+class FileStep(Value, kw_only=True, omit_defaults=True):
     """One file of a rewind: what it has, and what it gets. A blob is named by its hash."""
 
     path: str  # below the workspace
@@ -82,7 +82,7 @@ class Rewound(Fact, tag="session.rewound", omit_defaults=True):
     came: UpdateRef | None = None  # if nothing was planned before
 
 
-class SeedPoint(Fact, omit_defaults=True):
+class SeedPoint(Value, kw_only=True, omit_defaults=True):
     """An exchange that a fork has from its source, with what it changed."""
 
     run_id: RunId
