@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core.approval.decision import CANNOT_BE_GIVEN
 from holdfast.core.material import NOTE
+from holdfast.tools.snapshot.snapshots import LOADED
 from tests.behaviour.figures import note
 from tests.behaviour.hands import (
     approve,
@@ -406,7 +407,8 @@ async def test_a_run_that_has_ended_leaves_no_process_file_or_descriptor(
             await it.post(f"/v1/runs/{run_id}/stop")
         await it.events(run_id)
 
-    await one("make x; true", stop=False)
+    for _ in range(LOADED):  # workspaces whose snapshots stay open for the next command
+        await one("make x; true", stop=False)
     before = len(os.listdir(f"/proc/{it.pid}/fd"))
     for _ in range(3):
         await one("make x; sleep 0.1", stop=False)

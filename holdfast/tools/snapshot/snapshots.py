@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio import from_thread, to_thread
@@ -70,7 +71,7 @@ class Snapshots:
         self._limits = limits or SnapshotLimits()
         self._monotonic = monotonic
         self._loaded: dict[str, WatchedWorkspace] = {}
-        self._locks: dict[str, anyio.Lock] = {}
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._over: dict[str, set[str]] = {}  # settled calls, to be forgotten
         self._at_once = anyio.CapacityLimiter(AT_ONCE)
 
@@ -105,13 +106,16 @@ class Snapshots:
 
     async def aclose(self) -> None:
         """Close all stores, each when its look has ended."""
-        for path, lock in list(self._locks.items()):
-            async with lock:
+        for path in [*self._loaded, *self._locks]:
+            async with self._lock(path):
                 self._unload(path)
 
     async def _in_thread(self, path: str, act: Callable[[WatchedWorkspace], T]) -> T:
-        async with self._locks.setdefault(path, anyio.Lock()):
+        async with self._lock(path):
             return await to_thread.run_sync(self._act, path, act, limiter=self._at_once)
+
+    def _lock(self, path: str) -> anyio.Lock:
+        return self._locks.setdefault(path, anyio.Lock())
 
     def _act(self, path: str, act: Callable[[WatchedWorkspace], T]) -> T:
         """Do it; whatever fails, the next look starts from what is stored."""
@@ -160,7 +164,7 @@ class Snapshots:
 
     def _make_room(self, path: str) -> None:
         loaded = list(self._loaded.items())  # at once: other threads load and unload too
-        idle = [p for p, at in loaded if p != path and not at.running]
+        idle = [p for p, at in loaded if p != path and at.running <= self._over.get(p, set())]
         for old in idle[: max(0, len(self._loaded) - LOADED)]:
             if not self._is_busy(old):
                 self._unload(old)
@@ -173,6 +177,8 @@ class Snapshots:
         at = self._loaded.pop(path, None)
         if at is not None:
             with suppress(sqlite3.Error, OSError):
+                for call in self._over.pop(path, ()):
+                    at.forget(call)
                 at.close()
 
 
