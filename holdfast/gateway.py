@@ -25,7 +25,7 @@ from holdfast.core.intents import (
 )
 from holdfast.core.messages import Message
 from holdfast.core.run.call import CallParked
-from holdfast.core.run.files import FileChange
+from holdfast.core.run.files import FileChange, FileChanged
 from holdfast.core.run.process import BackgroundProcess
 from holdfast.core.run.run import RunPhase
 from holdfast.core.session.compaction import Filling
@@ -159,12 +159,13 @@ class DiffQuery(Value):
     session_id: SessionId | None = None  # if there is no run
     call_id: CallId | None = None
     path: str = ""
+    each: bool = False  # every single change with its call, without a diff
 
 
 class FileDiff(Value):
-    """The net change of one file, with its diff."""
+    """The net change of one file, with its diff; or a single change of one call."""
 
-    change: FileChange
+    change: FileChange | FileChanged
     text: str = ""  # as git writes it
     cut: bool = False  # the text is not the whole diff
     pruned: bool = False  # a version is no longer kept, so there is no diff

@@ -37,7 +37,8 @@ leave: `holdfast --continue` continues it, `holdfast --resume` lets you choose a
 |---|---|
 | Enter | sends the message; Alt-Enter or Ctrl-J starts a new line. During a run the status line says what it does to the run |
 | Tab | completes commands, paths and @files; during a run: sends the message so that it waits until the run has ended |
-| y, s, a, n | answer an approval: once, for the session, always, no. One key, without Enter, and only if nothing else is typed |
+| y, s, a, n | answer an approval: once, for the session, always, no. One key, without Enter, and only if nothing else is typed. Tab: no, with a reason that the model reads |
+| `!command` | runs a command of your own in the workspace, unasked; the agent reads it with your next message |
 | Esc | stops the run on the screen at once, with everything it has started; not a run that has only just taken its place |
 | Ctrl-C | the same; without a run, clears the input; twice within 2 s leaves |
 | Ctrl-D, `/quit` | leaves, within 5 s even if something hangs |

@@ -22,6 +22,7 @@ from holdfast.core.approval.approval import ApprovalRequested
 from holdfast.core.images import to_url
 from holdfast.core.messages import Assistant, Message, ToolResult, User
 from holdfast.core.run.call import CallParked
+from holdfast.core.run.files import FileChanged
 from holdfast.core.run.run import RunCompleted, RunFailed, RunPhase
 from holdfast.core.session.instructions import InstructionFile
 from holdfast.core.types import OPERATOR, Owner, Usage
@@ -71,6 +72,8 @@ def diff_object(diff: FileDiff) -> FileDiffObject:
         diff=diff.text,
         cut=diff.cut,
         pruned=diff.pruned,
+        run_id=change.run_id if isinstance(change, FileChanged) else "",
+        call_id=change.call_id if isinstance(change, FileChanged) else "",
     )
 
 

@@ -176,16 +176,17 @@ exit codes: 0 shown, or complete; 1 broken, with the place
 """
 SETUP = """Find a model, try it, and save it in the settings.
 
-  holdfast setup                     look for models, list them, ask
+  holdfast setup                     choose a provider, paste a key, pick a model, step by step
   holdfast setup --yes               ask nothing; works if there is exactly one
   holdfast setup --base-url URL --model NAME        use that server and that model
 
 It looks for keys in the environment (OPENAI_API_KEY, OPENROUTER_API_KEY, ANTHROPIC_API_KEY,
 GROQ_API_KEY, DEEPSEEK_API_KEY, MISTRAL_API_KEY), for OPENAI_BASE_URL, and for Ollama, LM Studio,
 llama.cpp and vLLM on this machine. It calls the chosen model once. Only if the model answers, its
-name and address are written to config.toml; the rest of the file stays as it is. The key stays in
-the environment unless you pass --save-key. If nothing is found, nothing is changed: `offline` works
-and says what to do next.
+name and address are written to config.toml; the rest of the file stays as it is. A key in the
+environment stays there unless you pass --save-key; one that you paste at the terminal is not shown,
+and is saved in config.toml, readable only by you. Without a terminal nothing is asked, and if nothing
+is found, nothing is changed: `offline` works and says what to do next.
 
 exit codes: 0 saved, or nothing found; 2 several found and none chosen;
 4 the server refused: wrong key or model; 75 no server reachable; 130 Ctrl-C

@@ -83,9 +83,11 @@ _MODEL_HELP = "Choose the model of this session; default: the configured one; al
 _USAGE_HELP = "Show how many tokens this session has used, and what they cost."
 COMMANDS = (
     Command("new", "", _NEW_HELP, Role.RUN, without_argument("new", _new)),
+    Command("clear", "", "The same as /new.", Role.RUN, without_argument("clear", _new)),
     Command("resume", "[number]", _RESUME_HELP, Role.RUN, _resume),
     Command("sessions", "", _SESSIONS_HELP, Role.READ, _sessions),
     Command("retry", "", _RETRY_HELP, Role.RUN, without_argument("retry", _retry)),
     Command("model", "[name]", _MODEL_HELP, Role.RUN, _model),
     Command("usage", "", _USAGE_HELP, Role.READ, _usage),
+    Command("cost", "", "The same as /usage.", Role.READ, _usage),
 )

@@ -16,7 +16,7 @@ from holdfast.core.run.files import FileChange, FileChanged, combine
 from holdfast.core.text.diff import MAX_TEXT, Diff, LineCounts, Version, unified
 from holdfast.core.types import CallId, RunId, Value
 from holdfast.engine.timeline import read_timeline
-from holdfast.gateway import FileDiff
+from holdfast.gateway import DiffQuery, FileDiff
 from holdfast.journal.journal import Journal
 from holdfast.tools.tool import VersionStore
 
@@ -31,15 +31,16 @@ class Changes(Value):
     _versions: VersionStore
     _redactor: Redactor
 
-    async def diff(
-        self, stream: int, run_id: RunId | None, call_id: CallId | None, path: str
-    ) -> Sequence[FileDiff]:
+    async def diff(self, stream: int, query: DiffQuery) -> Sequence[FileDiff]:
         """Return the net changes in a stream: of all, or of one run, one call, one path.
 
         Of all, those that were undone are left out.
         """
-        facts = await self._facts(stream, run_id, call_id)
+        path = query.path
+        facts = await self._facts(stream, query.run_id, query.call_id)
         below = [f for f in facts if not path or f.path == path or f.path.startswith(f"{path}/")]
+        if query.each:
+            return [FileDiff(fact) for fact in below]
         return await to_thread.run_sync(lambda: list(self._diffs(combine(below))))
 
     async def _facts(

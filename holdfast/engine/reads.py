@@ -121,7 +121,7 @@ class Reads:
             if (row := await self._journal.stream_of(SessionKey(by.owner, name))) is None:
                 raise Refused("session_not_found", f"There is no session {name}.")
             stream = row.stream
-        return await self._changes.diff(stream, query.run_id, query.call_id, query.path)
+        return await self._changes.diff(stream, query)
 
     def follow(
         self, by: Principal, run_id: RunId, after: int

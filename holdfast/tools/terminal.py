@@ -121,6 +121,8 @@ class _Terminal:
     ) -> tuple[ExecutionRequest, Level, CommandPlan]:
         posture = await self._hands.posture()
         level = Level.L0 if asked.unsandboxed else posture.level
+        if level is not Level.L0:
+            self._hands.prepare(context.session)
         planned = await to_thread.run_sync(_plan, self._hands, context, asked)
         workspace = planned.profile.workspace
         request = ExecutionRequest(

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.journal.versions import DIRECTORY
 from tests.behaviour.hands import audit
+from tests.behaviour.terminals import command
 from tests.fakes.gateway import KEY, GatewayProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("EDIT-03")]
@@ -148,3 +149,15 @@ async def test_each_call_that_changed_files_is_an_entry_of_the_audit(it: Gateway
     shown = (await it.holdfast("audit", "--run", run_id)).stdout.decode()
     assert "files.changed" in shown and "created a.txt" in shown
     assert (await it.holdfast("audit", "verify")).returncode == 0
+
+
+@pytest.mark.promise("UNDO-05")
+async def test_what_was_undone_is_no_change_of_the_session_any_more(it: GatewayProcess) -> None:
+    await it.finished(await it.run(calls(write("a.txt", "one\n")), session_id="s"))
+    run_id = await it.run(calls(patch("a.txt", "one", "two"), write("b.txt", "b")), session_id="s")
+    await it.finished(run_id)
+    for order, after in (("/undo", ["one\n"]), ("/redo", ["two\n", "b"])):
+        await command(it, "s", order)
+        found = await diff(it, "/api/sessions/s/diff")
+        assert [one["after"] for one in found] == list(map(name_of, after))
+        assert len(await diff(it, f"/v1/runs/{run_id}/diff")) == 2  # this is what it did

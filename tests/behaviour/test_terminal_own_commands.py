@@ -60,3 +60,21 @@ async def test_a_message_on_the_command_line_begins_the_conversation(either: Des
         await it.say("say:once more")
         await it.until("\nonce more")
     assert either.heard() == ["say:hello there", "say:once more"]
+
+
+@pytest.mark.promise("TERM-07")
+async def test_enter_takes_the_only_command_that_matches(alone: Desk) -> None:
+    async with alone.terminal() as it:
+        await it.say("/usage")
+        await it.until("No tokens yet")  # by then it knows the commands
+        await it.type("/cos")
+        await it.until("The same as /usage.")
+        await it.key("Enter")
+        await it.until("› /cost")
+        await it.type("/ren")
+        await it.until("Give this session a title.")
+        await it.key("Enter")  # it needs a title
+        await it.until("› /rename")
+        await it.key("C-u")
+        await it.say("/hlep")
+        await it.until("Did you mean /help?")

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from holdfast.cli.run.approval import WANTS
-from holdfast.cli.tui.asked import ASKS_YOU, NO_ANSWER, NOT_WHOLE, READ_FIRST
+from holdfast.cli.tui.asked import ASKS_YOU, EXPLAIN, NO_ANSWER, NOT_WHOLE, READ_FIRST
 from holdfast.cli.tui.attention import notification
 from holdfast.cli.tui.input.answers import FLOW_S, SEEN_S
 from holdfast.cli.tui.pager import KEYS
@@ -239,3 +239,16 @@ async def test_a_question_rings_and_the_title_of_the_window_says_so(alone: Desk)
         await it.key("C-d")
         await it.ended()
         assert b"\x1b[23;2t" in it.written
+
+
+@pytest.mark.promise("TERM-01")
+async def test_a_denial_has_a_reason_that_the_model_reads(alone: Desk) -> None:
+    async with alone.terminal() as it:
+        await it.say(command("touch made"))
+        await it.until(ASKS)
+        await it.key("Tab")
+        await it.until(EXPLAIN)
+        await it.say("yes is wrong: use git")
+        await it.until(lambda t: idle(t) and "use git)" in t)
+    assert not (alone.work / "made").exists()
+    assert "yes is wrong: use git" in alone.told()[-1]

@@ -82,12 +82,12 @@ async def test_the_nearest_is_one_that_the_speaker_may_use() -> None:
 
 
 NEEDS = {
-    Role.READ: {"status", "usage", "sessions", "help", "start", "context", "ps"},
+    Role.READ: {"status", "usage", "cost", "sessions", "help", "start", "context", "ps"},
     Role.APPROVE: {"approve", "deny"},
     Role.ADMIN: {"restart", "home"},
     Role.RUN: {
         *("new", "stop", "queue", "steer", "interrupt", "busy", "retry", "model", "resume"),
-        *("undo", "rewind", "redo", "compact", "diff"),
+        *("undo", "rewind", "redo", "compact", "diff", "clear"),
     },
 }
 

@@ -27,11 +27,12 @@ async def of_session(context: RouteContext, request: web.Request) -> web.Respons
     return await _answer(context, request, context.asking(request), asked)
 
 
-def _part(request: web.Request) -> tuple[CallId | None, str]:
-    """Return the call and the path that are asked for."""
+def _part(request: web.Request) -> tuple[CallId | None, str, bool]:
+    """Return the call and the path that are asked for, and whether each change is."""
     call_id = request.query.get("call_id")
     path = request.query.get("path", "").removeprefix("./").rstrip("/")
-    return (CallId(call_id) if call_id else None), path
+    each = requests.truth(request.query.get("each"))
+    return (CallId(call_id) if call_id else None), path, each
 
 
 async def _answer(
@@ -56,8 +57,15 @@ def _patch(diff: FileDiff) -> str:
     return diff.text + rest
 
 
-_PARTS = (query("path", {"type": "string"}), query("call_id", {"type": "string"}))
-_SUMMARY = "as JSON, or as a patch if `Accept` names text/x-diff; only below `path`, or by one call"
+_PARTS = (
+    query("path", {"type": "string"}),
+    query("call_id", {"type": "string"}),
+    query("each", {"type": "boolean"}),
+)
+_SUMMARY = (
+    "as JSON, or as a patch if `Accept` names text/x-diff; only below `path`, or by one call; "
+    "with `each` every single change with its call, without diffs"
+)
 ENDPOINTS = (
     Endpoint(
         *("GET", "/v1/runs/{run_id}/diff", of_run, f"The files that a run changed, {_SUMMARY}"),

@@ -18,6 +18,8 @@ class FileDiffObject(msgspec.Struct, frozen=True):
     diff: str  # as git writes it; known secrets are removed
     cut: bool  # the diff is not whole: it is too long
     pruned: bool  # a version is no longer kept, so there is no diff
+    run_id: str = ""  # only with `?each=true`
+    call_id: str = ""
 
 
 class DiffResponse(msgspec.Struct, frozen=True, tag_field="object", tag="list"):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.api.schema import sessions
-from holdfast.api.schema.changes import DiffResponse
+from holdfast.api.schema.changes import DiffResponse, FileDiffObject
 from holdfast.api.schema.sessions import MessageObject, SearchResponse, SessionObject
 from holdfast.cli.client.refusals import Exists
 from holdfast.core.types import OPERATOR, Value
@@ -90,6 +90,11 @@ class SessionsClient(Value):
         of = f"/v1/runs/{path_part(run_id)}" if run_id else session_path(session_id)
         only = f"path={path_part(path)}&call_id={path_part(call_id)}"
         return await self._ask("GET", f"{of}/diff?{only}", DiffResponse)
+
+    async def each_change(self: Asks, session_id: str) -> tuple[FileDiffObject, ...]:
+        """Every change of a file by a call of the session, oldest first, without diffs."""
+        path = f"{session_path(session_id)}/diff?each=true"
+        return (await self._ask("GET", path, DiffResponse)).data
 
     async def search(self: Asks, terms: str, limit: int = 20) -> SearchResponse:
         """The sessions with a message that has all the terms, or words that begin with them."""

@@ -22,6 +22,7 @@ _SUBJECT = 28
 _PLAIN = {"y": "once", "yes": "once", "ok": "once", "n": "deny", "no": "deny"}
 _SAID = {"once": "yes, once", "session": "for this session", "deny": "no"}
 
+BECAUSE = "because"
 WANTS = "wants to:"
 EXPIRED = "expired: no answer in time"
 _NOTICES = ("[Background process ", "[Task ")
@@ -131,7 +132,7 @@ def choice_keys(choices: Sequence[str]) -> str:
     """List the keys that answer, and their choices; there is no default."""
     shown = shown_keys(choices)
     said = (f"[{shown[c]}] {_SAID.get(c, c)}" if c in shown else f"type {c}" for c in choices)
-    return "  ".join(said)
+    return "  ".join([*said, f"[Tab] no, {BECAUSE} …"])
 
 
 def answered(choice: str) -> str:

@@ -8,13 +8,16 @@ The JSON is lossless: imported, it is the same session.
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec.structs import asdict
 
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.sessions import ImportRequest, MessageObject, SessionObject, ToolCallObject
 from holdfast.cli import output
+from holdfast.core.run.files import describe
 
 KIND = "holdfast.session"
 VERSION = 1
@@ -75,8 +78,8 @@ def back(session: Exported) -> ImportRequest:
     )
 
 
-def markdown(session: Exported) -> str:
-    """Return the session as Markdown."""
+def markdown(session: Exported, changes: Sequence[FileDiffObject] = ()) -> str:
+    """Return the session as Markdown. `changes`: of files by its calls, oldest first."""
     about = {
         "session": f"`{session.session_id}`",
         "of": f"`{session.owner}`" if session.owner else "",
@@ -89,8 +92,12 @@ def markdown(session: Exported) -> str:
     head += [f"- {name}: {value}" for name, value in about.items() if value]
     tools: dict[str, str] = {}
     parts = ["\n".join(head)]
+    results = Counter(message.tool_call_id for message in session.messages)
     for message in session.messages:
         parts += _shown(message, tools)
+        made = [c for c in changes if c.call_id == message.tool_call_id]
+        if made and results[message.tool_call_id] == 1:  # an id may be used in several runs
+            parts.append(f"Changed: {', '.join(map(_changed, made))}")
         tools |= {call.id: call.function.name for call in message.calls}
     return "\n\n".join(parts) + "\n"
 
@@ -108,6 +115,10 @@ def _shown(message: MessageObject, tools: dict[str, str]) -> Iterator[str]:
     for call in message.calls:
         yield f"### Call of {_name(call.function.name)}"
         yield _fenced(_arguments(call), "json")
+
+
+def _changed(change: FileDiffObject) -> str:
+    return f"`{describe(change).replace('`', chr(39))}`"
 
 
 def _arguments(call: ToolCallObject) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
+from holdfast.api.schema.changes import FileDiffObject
 from holdfast.api.schema.operator import SessionMark
 from holdfast.api.schema.sessions import SearchHit, SessionObject
 from holdfast.cli import output, saving
@@ -109,8 +110,10 @@ def _shown_hit(hit: SearchHit) -> str:
 
 async def _show(client: Client, args: argparse.Namespace) -> int:
     session = await _whole(client, args.session_id)
-    text = output.as_json(session) + "\n" if args.json else _harmless(export.markdown(session))
-    print(text, end="")
+    if args.json:
+        print(output.as_json(session))
+    else:
+        print(_harmless(export.markdown(session, await _changes(client, session))), end="")
     return Code.OK
 
 
@@ -141,7 +144,10 @@ async def _export(client: Client, args: argparse.Namespace) -> int:
     session = await _whole(client, args.session_id)
     is_json = str(args.output or "").endswith(".json")
     as_json = args.format == "json" or (args.format is None and is_json)
-    text = export.encode(session) if as_json else export.markdown(session)
+    if as_json:
+        text = export.encode(session)
+    else:
+        text = export.markdown(session, await _changes(client, session))
     if args.output in (None, "-"):
         sys.stdout.write(_harmless(text) if sys.stdout.isatty() else text)
     else:
@@ -176,6 +182,13 @@ async def _whole(client: Client, named: str) -> export.Exported:
     info = await latest.named(client, named)
     said = await client.for_owner(info.owner).transcript(info.session_id)
     return export.exported(info, said)
+
+
+async def _changes(client: Client, session: export.Exported) -> tuple[FileDiffObject, ...]:
+    try:
+        return await client.for_owner(session.owner).each_change(session.session_id)
+    except NotFound:  # a gateway of an earlier version
+        return ()
 
 
 def _harmless(text: str) -> str:

@@ -37,10 +37,21 @@ class FoundServer(Value):
     @property
     def at(self) -> dict[str, str]:
         """The settings that lead to it, where its vendor's own address does not."""
-        section = OPENAI.name if self.provider == OPENAI.name else f"models.{self.provider}"
         vendor = vendors.BY_NAME[self.provider]
         elsewhere = _address(self.base_url) != _address(vendor.base_url)
-        return {f"{section}.base_url": self.base_url} if elsewhere else {}
+        return {f"{self.section}.base_url": self.base_url} if elsewhere else {}
+
+    @property
+    def section(self) -> str:
+        """The section of its settings."""
+        return OPENAI.name if self.provider == OPENAI.name else f"models.{self.provider}"
+
+    def settings(self, config: Config) -> dict[str, str]:
+        """Return the settings that lead to it, where they are not set already."""
+        if self.provider != OPENAI.name:
+            return self.at
+        same = self.base_url == config.openai.base_url
+        return {} if same else {"openai.base_url": self.base_url}
 
 
 def configured(config: Config, found: Sequence[Vendor]) -> list[FoundServer]:

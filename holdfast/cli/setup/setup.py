@@ -13,12 +13,13 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import anyio
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from holdfast.cli.exits import Code, Exit
 from holdfast.cli.service import service
 from holdfast.cli.setup import config_file, discover, try_model
 from holdfast.cli.setup.discover import FoundServer
+from holdfast.cli.setup.guide import KEPT, Guide
 from holdfast.config import process as configuration
 from holdfast.config import program
 from holdfast.config.models import ModelTable
@@ -28,7 +29,6 @@ from holdfast.core.text.escape import reveal
 from holdfast.core.types import Value
 from holdfast.host import local_models
 
-KEPT = "nothing was saved"
 SHOWN = 20  # of a server's models; the others can be named
 _NEXT = ("{it}            a conversation, here", "{it} doctor     whether all is well")
 _OFFLINE = """\
@@ -110,10 +110,14 @@ def _set_up(wish: SetupOptions, config: Config, found: Sequence[FoundServer]) ->
     """What was saved; nothing where there is nothing to try."""
     if wish.model == "offline":
         return _save(wish, configuration.peek({"model": "offline"}), None, 0.0)
+    if _is_guided(wish):
+        made = Guide(config, found).walk()
+        wish = replace(wish, save_key=wish.save_key or made.save_key)
+        return _save(wish, made.config, made.server, made.seconds)
     if not found and not wish.model:
         return None
     server = _choose(wish, found) if found else discover.place(OPENAI.base_url, "it is OpenAI's")
-    at = _settings(server, config)
+    at = server.settings(config)
     name = _model(wish, server, at)
     chosen = configuration.peek({"model": f"{server.provider}/{name}", **at})
     table = _table(chosen)
@@ -142,14 +146,6 @@ def _in_our_words(table: ModelTable, said: str) -> str:
     return text + mark + hint
 
 
-def _settings(server: FoundServer, config: Config) -> dict[str, str]:
-    """Return the settings that lead to the server, where they are not set already."""
-    if server.provider != OPENAI.name:
-        return server.at
-    same = server.base_url == config.openai.base_url
-    return {} if same else {"openai.base_url": server.base_url}
-
-
 def _table(config: Config) -> ModelTable:
     table = config.table
     assert table is not None  # only `offline` has none
@@ -168,22 +164,16 @@ def _choose(wish: SetupOptions, found: Sequence[FoundServer]) -> FoundServer:
         has = f": {models}{more}" if models else ""
         _say(f"  {number}  {one.name:{width}}  {one.base_url}  ({one.why}{has})")
     if len(found) == 1:
-        if not wish.unasked and not wish.base_url and _somebody():
-            _confirm()
         return found[0]
     if wish.unasked:
         raise Exit(Code.USAGE, f"several were found: say which with --base-url URL; {KEPT}")
     return found[_number("Which one?", len(found), "--base-url URL") - 1]
 
 
-def _somebody() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _confirm() -> None:
-    answer = _ask("Try it, and use it from now on? [Y/n] ", "--yes")
-    if answer.lower() not in ("", "y", "yes"):
-        raise Exit(Code.FAILED, KEPT)
+def _is_guided(wish: SetupOptions) -> bool:
+    """Tell whether a person at a terminal is led through the steps."""
+    named = wish.unasked or wish.base_url or wish.model
+    return not named and sys.stdin is not None and sys.stdin.isatty()
 
 
 def _model(wish: SetupOptions, server: FoundServer, at: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from holdfast.cli.text.syntax import coloured
 from holdfast.cli.text.tables import draw_table
 from holdfast.cli.text.wrap import (
     BOLD,
@@ -139,17 +140,23 @@ class _ProseBlock:
 
 
 class _CodeBlock:
-    """An open code block."""
+    """An open code block. A line is coloured, and final, when it ends."""
 
-    def __init__(self, width: int, margin: str) -> None:
+    def __init__(self, width: int, margin: str, info: str) -> None:
         rest = f"{margin[: -len(_CONTINUED)]}{_CONTINUED}" if margin else ""
         self._rows = Literal(width, Span(margin), Span(rest, DIM))
+        self._info = info
+        self._line = ""  # so far
 
     def feed(self, text: str) -> list[Row]:
-        return self._rows.write([Span(text)])
+        *lines, self._line = (self._line + text).split("\n")
+        return [row for line in lines for row in self._write(line, Span("\n"))]
 
     def close(self, *, hopeful: bool) -> list[Row]:
-        return self._rows.close()
+        return [*self._write(self._line), *self._rows.close()]
+
+    def _write(self, line: str, *end: Span) -> list[Row]:
+        return self._rows.write([*coloured(self._info, line), *end])
 
 
 @dataclass(slots=True)
@@ -271,7 +278,7 @@ class _Page:
             label = Prose(frame.width, Span(margin), Span(margin))
             named = Span(code.info if self._colour else f"{code.info}:", DIM)
             self._emit([*label.write([named]), *label.close()])
-        self._block = _CodeBlock(frame.width, margin)
+        self._block = _CodeBlock(frame.width, margin, code.info or "")
 
     def _table(self, table: md.Table, column: int) -> list[Row]:
         head, *body = table.rows

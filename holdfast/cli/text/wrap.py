@@ -26,6 +26,7 @@ class TextStyle(NamedTuple):
     dim: bool = False
     underline: bool = False
     code: bool = False
+    colour: str = ""  # as SGR numbers it
 
 
 PLAIN = TextStyle()
@@ -77,6 +78,7 @@ def _codes(style: TextStyle) -> str:
         ("3", style.italic),
         ("4", style.underline),
         ("35", style.code),
+        (style.colour, bool(style.colour)),
     )
     return ";".join(code for code, worn in codes if worn)
 

@@ -30,6 +30,7 @@ class AnswerQuestion(Value):
 
     asked: ApprovalObject | AskedQuestion
     text: str
+    reason: str = ""  # of a denial, for the model
 
     @property
     def chooses(self) -> bool:

@@ -14,11 +14,13 @@ from holdfast.cli.run import approval
 from holdfast.cli.tui.actions import Action, AnswerQuestion
 from holdfast.cli.tui.attention import Attention
 from holdfast.cli.tui.input.answers import AnswerKeys
+from holdfast.cli.tui.input.paste import Pastes
 from holdfast.cli.tui.layout import Panels
 from holdfast.cli.tui.style import folded
 
 ASKS_YOU = "needs your answer"
 READ_FIRST = "read the question first, then answer it"
+EXPLAIN = "the model reads your reason · Enter denies · Esc goes back"
 NO_ANSWER = "that is no answer"
 NOT_WHOLE = "there is more of it than you see: Ctrl-O shows all; then answer"
 
@@ -29,6 +31,7 @@ class AskedPanel(Panels):
     do: Callable[[Action], None]
     attention: Attention
     keys: AnswerKeys
+    pastes: Pastes
     _draft: str  # the input line when the question came
     _unfolded: bool  # all of the question was shown
     _answered: bool  # the answer is on its way
@@ -43,7 +46,7 @@ class AskedPanel(Panels):
         self.buffer.text, self._draft = ("", typed) if asked is not None else (typed, "")
         self.buffer.cursor_position = len(self.buffer.text)
         self.asked, self.hinted, self.chooser = asked, "", None
-        self._unfolded = self._answered = False
+        self._unfolded = self._answered = self.because = False
         self.keys.open(draft=self._draft)
         if asked is not None:
             self.attention.call(f"{ASKS_YOU}: {approval.topic(asked)}")
@@ -69,7 +72,12 @@ class AskedPanel(Panels):
         if self.keys.flows:
             self._draft += key
             return self.hint(READ_FIRST)
-        if not isinstance(asked, ApprovalObject) or self.buffer.text or self._answered:
+        if (
+            not isinstance(asked, ApprovalObject)
+            or self.because
+            or self.buffer.text
+            or self._answered
+        ):
             return self.buffer.insert_text(key)
         more = bool(event.key_processor.input_queue)
         text = self.keys.press(key, approval.keys(asked.choices), more=more)
@@ -77,6 +85,18 @@ class AskedPanel(Panels):
             return self.hint(f"{self.keys.waiting} …")
         self.buffer.insert_text(text)
         return self.hint(self._no_answer(asked) if self.keys.is_seen else READ_FIRST)
+
+    def explain(self) -> None:
+        """Tab: deny with a reason, which is typed next; text that is there is its beginning."""
+        if isinstance(self.asked, ApprovalObject) and not self.keys.flows:
+            self.buffer.insert_text(self.keys.drop())
+            self.because = True
+            self.hint(EXPLAIN)
+
+    def explain_not(self) -> None:
+        """Esc: go back to the choices."""
+        self.because = False
+        self.hint("")
 
     def answer_alone(self) -> None:
         """Give the answer of a key that stayed alone."""
@@ -87,7 +107,7 @@ class AskedPanel(Panels):
         """Enter: send the typed answer. It never sends a message, and never ends the run."""
         choice = self.keys.waiting
         self.keys.drop()
-        if not self.keys.is_seen or self.keys.flows:
+        if not self.because and (not self.keys.is_seen or self.keys.flows):
             return self.hint(READ_FIRST)
         match self.asked:
             case None:
@@ -95,6 +115,11 @@ class AskedPanel(Panels):
             case AskedQuestion() as question:
                 self.buffer.reset()
                 return self.do(AnswerQuestion(question, text))
+            case asked if self.because:
+                if not text.strip():
+                    return self.hint(EXPLAIN)
+                self.buffer.reset()
+                return self._give("deny", self.pastes.expand(text).strip())
             case asked:
                 if choice := choice or approval.choice(asked.choices, text):
                     self.buffer.reset()
@@ -106,13 +131,13 @@ class AskedPanel(Panels):
         waits = "; your text waits" if self._draft or self.buffer.text else ""
         return f"{NO_ANSWER}: press one of {letters} on an empty line{waits}"
 
-    def _give(self, choice: str) -> None:
+    def _give(self, choice: str, reason: str = "") -> None:
         if self._answered or not isinstance(self.asked, ApprovalObject):
             return
         if choice != "deny" and not self.is_whole:
             return self.hint(NOT_WHOLE)
         self._answered, self.hinted = True, ""
-        return self.do(AnswerQuestion(self.asked, choice))
+        return self.do(AnswerQuestion(self.asked, choice, reason))
 
     @property
     def is_whole(self) -> bool:

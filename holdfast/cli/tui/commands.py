@@ -38,7 +38,8 @@ class TakesActions(Protocol):
 
 _KEYS = """\
   Enter           send the message; Alt-Enter or Ctrl-J starts a new line
-  y s a n         answer an approval: once, for the session, always, no; no Enter needed
+  y s a n         answer an approval: once, for the session, always, no; no Enter needed;
+                  Tab: no, with a reason for the model
   Esc             stop the run
   Ctrl-C          stop the run, or clear the input line; twice within 2 s: leave
   Ctrl-D          leave, if the input line is empty
@@ -94,6 +95,8 @@ async def obey(talk: TakesActions, said: SendMessage) -> bool:
         ui.give_back(text)
     if done.busy:
         ui.mode = Mode(done.busy)
+    if call.name == "clear" and not done.refused:
+        ui.app.renderer.clear()
     if call.name == "model":
         await talk.look_at_session()
     if done.undone:

@@ -45,6 +45,7 @@ class Panels:
     tick: int
     hinted: str
     chooser: Chooser | None
+    because: bool  # the reason for a denial is typed
     _unprinted: list[str]  # final lines, for the next frame
 
     @property
@@ -162,7 +163,7 @@ class Panels:
             case AskedQuestion() as asked:
                 return self.style.ask(approval.line(asked))
             case _:
-                return self.style.ask("? ")
+                return self.style.ask(f"No, {approval.BECAUSE}: " if self.because else "? ")
 
     def _menu(self) -> list[str]:
         state = self.buffer.complete_state

@@ -18,6 +18,7 @@ from holdfast.cli.run import approval
 from holdfast.cli.run.questions import Asked, OpenQuestions
 from holdfast.cli.tui.actions import AnswerQuestion, SendMessage
 from holdfast.cli.tui.ui import Ui
+from holdfast.core.text.escape import reveal
 
 
 class ScreenQuestions:
@@ -79,14 +80,15 @@ class ScreenQuestions:
             case AskedQuestion() as asked:
                 await self._tell(asked, given.text)
             case asked:
-                await self._choose(asked, given.text)
+                await self._choose(asked, given.text, given.reason)
 
-    async def _choose(self, asked: ApprovalObject, choice: str) -> None:
+    async def _choose(self, asked: ApprovalObject, choice: str, reason: str = "") -> None:
         self._ours.add(asked.request_id)
         try:
-            answered = await self._client.answer(asked, choice)
+            answered = await self._client.answer(asked, choice, reason)
             note = f" ({answered.note})" if answered.note else ""
             said = f"{approval.answered(answered.choice)}: {approval.subject(asked)}{note}"
+            said += f" ({approval.BECAUSE} {reveal(reason)})" if reason else ""
         except TooLateExit as late:
             said = f"too late: {late}"
         self._ui.print([self._ui.style.dim(f"… {said}")])

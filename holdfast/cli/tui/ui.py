@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import anyio
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import Completer
+from prompt_toolkit.completion import Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition, FilterOrBool, is_searching
 from prompt_toolkit.history import History
@@ -64,7 +64,7 @@ class Ui(AskedPanel):
         self.do = do  # has an action carried out
         self.asked = None
         self.keys = AnswerKeys(anyio.current_time)
-        self._draft, self._unfolded, self._answered = "", False, False
+        self._draft, self._unfolded, self._answered, self.because = "", False, False, False
         self.hinted = ""
         self._halted_at = -AGAIN_S
         self._unprinted: list[str] = []
@@ -135,6 +135,7 @@ class Ui(AskedPanel):
         bind(lambda _: self.app.suspend_to_background(), "c-z")
         bind(lambda _: self._edit(), "c-g", when=Condition(lambda: self.asked is None))
         bind(self._paste, Keys.BracketedPaste)
+        bind(lambda _: self.explain(), "tab", when=Condition(lambda: self.asked is not None))
         bind(self.press, Keys.Any, when=Condition(lambda: self.asked is not None))
         choosing = Condition(lambda: self.chooser is not None)
         bind(lambda _: self._move(-1), "up", when=choosing)
@@ -160,12 +161,24 @@ class Ui(AskedPanel):
 
     def _enter(self) -> None:
         state, self.buffer.complete_state = self.buffer.complete_state, None
+        if state is not None and self._takes_only(state.completions):
+            return
         if state is None or state.current_completion is None or len(state.completions) == 1:
             self.accept()  # else the chosen completion stays in the input line
+
+    def _takes_only(self, found: Sequence[Completion]) -> bool:
+        """Complete the only command that matches; True if it still needs an argument."""
+        text = self.buffer.text
+        if len(found) != 1 or not _NAME.fullmatch(text) or found[0].text.strip() == text:
+            return False
+        self.buffer.apply_completion(found[0])
+        return found[0].text.endswith(" ") and " [" not in found[0].display_text
 
     def _escape(self) -> None:
         if self.keys.drop():
             self.hinted = ""
+        elif self.because:
+            self.explain_not()
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
         else:
@@ -370,6 +383,7 @@ class Ui(AskedPanel):
                 self.app.invalidate()
 
 
+_NAME = re.compile(r"/[A-Za-z_]+")
 _PATH = re.compile(r"(?:^|\s)[@~./]\S*$|/\S*$")  # the last word, if it may be completed
 
 _COMMAND = re.compile(

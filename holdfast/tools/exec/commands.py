@@ -85,6 +85,11 @@ class Commands:
                 self._posture = await self._sandbox.probe()
             return self._posture
 
+    def prepare(self, session: SessionKey) -> None:
+        """A confined command of this session is about to start."""
+        if self._sandbox.shares_networks:
+            self._networks.prepare(session)
+
     def path(self, profile: CommandProfile) -> str:
         """Return the PATH of a command with this profile; `ToolFailed` if none can run."""
         return self._sandbox.search_path(profile)
@@ -180,7 +185,8 @@ class Commands:
         confined = await to_thread.run_sync(confine)  # it searches the workspace
         try:
             if confined.before is not None:
-                before = Before(profile.workspace, confined.before, confined.sealed)
+                brief = not command.background
+                before = Before(profile.workspace, confined.before, confined.sealed, brief)
                 await to_thread.run_sync(self._spawner.keep, process_id, before)
             execution = Execution(
                 argv=confined.argv,

@@ -36,7 +36,15 @@ _PROBLEMS = {
 
 
 async def find(home: Path, user_home: Path, workspace: str) -> list[InstructionFile]:
-    """Return the files for a workspace, in the order in which the model reads them."""
+    """Return the files for a workspace, in the order in which the model reads them.
+
+    A workspace in our home is on the disk of the journal: whether it has any is seen without a
+    thread, which would cost more than all the rest of starting a run.
+    """
+    if rules.inside(workspace, str(home)) and not (
+        _there(home, [""], OWN) or _there(Path(workspace), [""], PROJECT)
+    ):
+        return []
     return await anyio.to_thread.run_sync(partial(find_now, home, user_home, workspace))
 
 
@@ -86,15 +94,28 @@ def _has_git(directory: Path, owners: set[int]) -> bool:
 
 
 def _read_all(root: Path, below: list[str], names: tuple[str, ...]) -> Iterator[InstructionFile]:
-    """Yield the files with these names in each of the directories, as they are."""
+    """Yield the files with these names in each of the directories, as they are.
+
+    Most workspaces have none, and every run asks: the gate, which is safe, is opened for those that
+    seem to be there.
+    """
+    there = _there(root, below, names)
+    if not there:
+        return
     try:
         gate = FileGate(root)
     except ToolFailed:
         return
     with gate:
-        for path in (os.path.join(folder, name) for folder in below for name in names):
+        for path in there:
             if (file := _read(gate, root, path)) is not None:
                 yield file
+
+
+def _there(root: Path, below: list[str], names: tuple[str, ...]) -> list[str]:
+    """Return the paths of these names that exist, below the root."""
+    paths = [os.path.join(folder, name) for folder in below for name in names]
+    return [path for path in paths if os.path.lexists(os.path.join(root, path))]
 
 
 def _read(gate: FileGate, root: Path, path: str) -> InstructionFile | None:

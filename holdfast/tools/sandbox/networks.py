@@ -26,6 +26,7 @@ from holdfast.tools.fs.openat import descriptor
 
 IDLE_S = 300.0  # before the network of a session without commands is closed, even during a run
 MOST_IDLE = 64  # further ones are closed at once, the longest idle first
+END_S = 2.0  # for the keeper to end by itself
 START_S = 10.0  # for the keeper to create the namespaces
 _MESSAGE = 500  # bytes
 _SOURCE = Path(__file__).with_name("namespace.py").read_text("utf-8")
@@ -95,10 +96,13 @@ async def open_network() -> AsyncIterator[Network]:
             clean.callback(network.close)
             yield network
         finally:
-            clean.close()
-            keeper.kill()
+            clean.close()  # so it ends by itself
             with anyio.CancelScope(shield=True):
-                await keeper.wait()
+                with anyio.move_on_after(END_S):
+                    await keeper.wait()
+                if keeper.returncode is None:
+                    keeper.kill()
+                    await keeper.wait()
 
 
 async def _start_keeper(control: int) -> Process:
@@ -168,6 +172,17 @@ class Networks:
             raise
         self._tasks.start_soon(self._stay, session, found, over)
         return found.network
+
+    def prepare(self, session: SessionKey) -> None:
+        """Open the session's network meanwhile: a command is about to join it."""
+        if session not in self._all:
+            self._tasks.start_soon(self._prepare, session)
+
+    async def _prepare(self, session: SessionKey) -> None:
+        over = anyio.Event()
+        over.set()
+        with suppress(ToolFailed):  # the command that joins it will say so
+            await self.join(session, over)
 
     def rest(self, session: SessionKey) -> None:
         """Close the session's network as soon as no command is in it: its run has ended."""

@@ -105,7 +105,7 @@ class Snapshots:
 
     async def aclose(self) -> None:
         """Close all stores, each when its look has ended."""
-        for path, lock in self._locks.items():
+        for path, lock in list(self._locks.items()):
             async with lock:
                 self._unload(path)
 
@@ -159,7 +159,8 @@ class Snapshots:
         return at
 
     def _make_room(self, path: str) -> None:
-        idle = [p for p, at in self._loaded.items() if p != path and not at.running]
+        loaded = list(self._loaded.items())  # at once: other threads load and unload too
+        idle = [p for p, at in loaded if p != path and not at.running]
         for old in idle[: max(0, len(self._loaded) - LOADED)]:
             if not self._is_busy(old):
                 self._unload(old)

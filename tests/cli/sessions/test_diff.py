@@ -65,6 +65,19 @@ async def test_in_a_pipe_it_is_a_plain_patch_of_the_session_the_run_or_the_path(
         assert (await _say(it))[0] == 1  # no session was used at a terminal here
 
 
+async def test_an_export_names_the_files_that_a_call_changed(tmp_path: Path) -> None:
+    async with serve() as model, gateway(tmp_path, model.base_url) as it:
+        await _edited(it)
+        for word in ("show", "export"):
+            text = (await it.holdfast("sessions", word, "s")).stdout.decode()
+            lines = [line for line in text.splitlines() if line.startswith("Changed: ")]
+            assert lines == [
+                "Changed: `+1 −0 a.txt (new)`",
+                "Changed: `+1 −0 b.txt (new)`",
+                "Changed: `+1 −1 a.txt`",
+            ]
+
+
 async def test_the_slash_command_shows_the_session_the_last_run_or_a_run(tmp_path: Path) -> None:
     async with serve() as model, gateway(tmp_path, model.base_url) as it:
         first, _ = await _edited(it)

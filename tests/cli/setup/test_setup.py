@@ -15,7 +15,7 @@ from holdfast.cli.setup import discover
 from holdfast.config.load import load
 from holdfast.config.vendors import BY_NAME
 from holdfast.host import local_models
-from tests.cli import Place, read_until, terminal
+from tests.cli import Place, read_until
 from tests.fakes import ollama
 from tests.fakes.model_server import ModelServer, Wait, refuse, serve, stream
 
@@ -335,30 +335,3 @@ async def test_ctrl_c_in_the_middle_leaves_everything_as_it_was(place: Place) ->
     assert "it takes its time" in said or said.startswith("Found:")
     assert (place.home / "config.toml").read_text() == 'model = "offline"\n'
     assert [path.name for path in place.home.iterdir()] == ["config.toml"]
-
-
-async def test_on_a_terminal_enter_takes_the_only_one(place: Place) -> None:
-    async with serve() as server:
-        server.models = ["only"]
-        place.environ |= {"OPENAI_BASE_URL": server.base_url, "TERM": "xterm"}
-        async with terminal(place, "setup", *NOWHERE) as screen:
-            await screen.read_until("[Y/n] ")
-            await screen.type("\n")
-            said = await screen.read_until("holdfast doctor")
-            assert await screen.process.wait() == 0
-    assert "Saved in" in said
-    assert saved(place)["model"] == "openai/only"
-
-
-async def test_on_a_terminal_no_means_no(place: Place) -> None:
-    async with serve() as server:
-        server.models = ["only"]
-        place.environ |= {"OPENAI_BASE_URL": server.base_url, "TERM": "dumb"}
-        async with terminal(place, "setup", *NOWHERE) as screen:
-            await screen.read_until("[Y/n] ")
-            await screen.type("n\n")
-            said = await screen.read_until("nothing was saved")
-            assert await screen.process.wait() == 1
-    assert "\x1b" not in said
-    assert server.requests == []
-    assert not place.home.exists()

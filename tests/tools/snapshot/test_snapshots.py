@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from holdfast.core.run.files import ChangeKind
@@ -15,6 +16,7 @@ from holdfast.tools.fs.openat import descriptor
 from holdfast.tools.snapshot.scan import TICK_NS
 from holdfast.tools.snapshot.snapshots import (
     BESIDE,
+    LOADED,
     NOT_KEPT,
     NOT_RECORDED,
     gap_note,
@@ -336,6 +338,29 @@ async def test_more_changes_than_can_be_kept_are_said(tmp_path: Path) -> None:
         assert (found.changes, bool(found.gap)) == ((), True)
         again = await it.during(lambda: it.put("1", "changed\n"), "two")
         assert kinds(again) == {"1": REPLACED}
+
+
+async def test_many_workspaces_at_once_are_told_apart(tmp_path: Path) -> None:
+    """More of them than are kept in memory: what was let go is loaded from its store."""
+    async with place(tmp_path) as it:
+
+        async def work(n: int) -> None:
+            folder = tmp_path / f"work-{n}"
+            folder.mkdir()
+            (folder / "file").write_text("0")
+            for step in range(1, 4):
+                context = it.context(f"{n} {step}", folder)
+                assert await it.snapshots.begin(context) == ""
+                (folder / "file").write_text(f"{n} {step}")
+                (change,) = (await it.snapshots.finish(context)).changes
+                it.snapshots.settled(context)
+                before = f"{n} {step - 1}" if step > 1 else "0"
+                assert it.content(change) == (before.encode(), f"{n} {step}".encode())
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(3 * LOADED):
+                tasks.start_soon(work, n)
+        assert usage(it.home).count == 3 * LOADED
 
 
 async def test_commands_side_by_side_share_no_change(tmp_path: Path) -> None:
