@@ -4,9 +4,8 @@ A path is in the table if its content runs although the user does not deliberate
 the project: the user only enters the directory, uses git in it, opens it in an editor, or asks a
 tool for its version. Files that run when the user builds, tests, installs or starts the project
 (Makefile, package.json, conftest.py, build.rs, .bazelrc, .cargo/config.toml) are project code and
-not in the table. Neither are files that run on another machine after a push (.github/workflows),
-because a reviewer sees them in the diff. .gitattributes and .gitmodules name no programs: they
-choose among those that git's settings define.
+not in the table. .gitattributes and .gitmodules name no programs: they choose among those that
+git's settings define. .editorconfig names none either.
 
 The file tools ask before they write to any of these, in every mode. For commands, the `sealed`
 ones are read-only where the sandbox can do that. The others stay writable for commands, because
@@ -97,6 +96,24 @@ TABLE: tuple[Autorun, ...] = (
         _names(".exrc .vimrc .nvimrc .nvim.lua .lvimrc .lazy.lua .dir-locals.el .dir-locals-2.el"),
     ),
     Autorun(
+        "a shell or a program reads it at its start, if this directory is a home",
+        _names(".ssh .emacs.d .vim"),
+        _names(
+            ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .inputrc "
+            ".zshrc .zshenv .zprofile .zlogin .zlogout .cshrc .tcshrc .login .kshrc .xprofile "
+            ".xinitrc .xsession .emacs .emacs.el .gvimrc .ideavimrc .tmux.conf .screenrc .gitconfig"
+        ),
+    ),
+    Autorun(
+        "it runs on a build server, with the secrets of the project, as soon as it is pushed",
+        _names(".github .gitea .forgejo .circleci .buildkite .woodpecker .semaphore"),
+        _names(
+            ".gitlab-ci.yml .gitlab-ci.yaml .travis.yml azure-pipelines.yml azure-pipelines.yaml "
+            "bitbucket-pipelines.yml jenkinsfile .drone.yml .cirrus.yml appveyor.yml .appveyor.yml "
+            ".woodpecker.yml .woodpecker.yaml"
+        ),
+    ),
+    Autorun(
         "the editor starts a container from it, and runs its commands on your machine",
         _names(".devcontainer"),
         _names(".devcontainer.json"),
@@ -171,6 +188,7 @@ EXACT = frozenset(
         "refs",
         ".Rprofile",
         ".Renviron",
+        "Jenkinsfile",
     )
 )
 """The names to look for in a directory that is too big to list."""

@@ -27,6 +27,8 @@ from holdfast.core.approval.approval import (
     permissions,
 )
 from holdfast.core.approval.execution import (
+    NOT_ORDINARY,
+    OUTSIDE,
     Assignments,
     ExecutionRequest,
     Opaque,
@@ -229,7 +231,7 @@ def _lacking(
         lacking.append(Single(NO_SANDBOX))
     if ground is None:
         lacking += _permissions(request, context)
-    lacking += _protected(request)
+    lacking += _protected(request, ground)
     if request.wants.open_input and ground is not Ground.HARMLESS and ground is not Ground.CONFINED:
         lacking.append(Single(OPEN_INPUT))
     hosts = {p.name for p in permissions(context) if isinstance(p, HostRule)}
@@ -242,12 +244,16 @@ def _lacking(
     return tuple(lacking)
 
 
-def _protected(request: ExecutionRequest) -> list[Single]:
-    """Return the files that a redirection writes although a person must be asked for each."""
+def _protected(request: ExecutionRequest, ground: Ground | None) -> list[Single]:
+    """Return the files that a redirection writes although a person must be asked for each.
+
+    If the sandbox alone is enough, it also decides what a path outside or a link can reach.
+    """
+    confined = (OUTSIDE, NOT_ORDINARY) if ground is Ground.CONFINED else ()
     return [
         Single(f"it writes to {shown_name(path)}: {why}")
         for path, why in sorted(request.targets.items())
-        if why
+        if why and why not in confined
     ]
 
 

@@ -136,6 +136,8 @@ class ExecutionRequest(Value):
 
 
 DEV_NULL = "/dev/null"
+OUTSIDE = "it is not in the workspace"
+NOT_ORDINARY = "a link leads there, it has several names, or it is no ordinary file"
 NAMES, NAME = 20, 100  # the number of file names shown to people, and characters of each
 
 # Builtins of bash, which are not looked up on PATH.

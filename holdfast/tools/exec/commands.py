@@ -185,7 +185,8 @@ class Commands:
         confined = await to_thread.run_sync(confine)  # it searches the workspace
         try:
             if confined.before is not None:
-                before = Before(profile.workspace, confined.before, confined.sealed)
+                brief = not command.background
+                before = Before(profile.workspace, confined.before, confined.sealed, brief)
                 await to_thread.run_sync(self._spawner.keep, process_id, before)
             execution = Execution(
                 argv=confined.argv,

@@ -19,14 +19,12 @@ import stat
 from pathlib import Path
 
 from holdfast.core.approval import autorun
-from holdfast.core.approval.execution import Opaque, Parsed, Seen
+from holdfast.core.approval.execution import NOT_ORDINARY, OUTSIDE, Opaque, Parsed, Seen
 from holdfast.errors import ToolFailed
 from holdfast.tools.fs.openat import beneath, descriptor, open_root, walk
 from holdfast.tools.fs.roots import below
 from holdfast.tools.fs.workspace import FileGate
 
-OUTSIDE = "it is not in the workspace"
-NOT_ORDINARY = "a link leads there, it has several names, or it is no ordinary file"
 PLACES = 16  # directories that a line could be in, with each `cd` executed or not
 _NAME = 255  # maximum bytes of a file name, on every file system
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_CLOEXEC

@@ -12,9 +12,11 @@ because a command can create any number of other files.
 
 A file that does not exist yet cannot be sealed without creating it. So `settle` looks again when
 the command has ended. Files that git would run without asking (a hook, a setting that names a
-program) are moved away. The result of a normal `git init` or `git clone` stays. Other files are
-reported to the model and the user, because editors and direnv ask before they trust a new file. A
-directory that the command has made unreadable is made readable for this check, because git can
+program) are moved away. The result of a normal `git init` or `git clone` stays. Other files are moved
+away too if they are new in a place that the user's programs may trust already: the workspace
+itself, or a repository that was there before. Elsewhere, as in a clone, they are reported, because
+editors and direnv ask before they trust a new directory. They are only reported after a command in
+the background too: while it ran, the user may have opened the directory in an editor. A directory that the command has made unreadable is made readable for this check, because git can
 use a directory that it cannot list.
 
 The state before the command is recorded before it starts (`Before`). So if the gateway is killed,
@@ -65,10 +67,11 @@ class Before(Value):
     workspace: str
     seen: AutorunPaths
     sealed: frozenset[str]
+    brief: bool = False  # in the foreground: what is new afterwards is hardly the user's own work
 
     def settle(self) -> "LeftByCommand":
         """Move away or report what the ended command left."""
-        return settle(self.workspace, self.seen, self.sealed)
+        return settle(self.workspace, self.seen, self.sealed, brief=self.brief)
 
     def encode(self) -> bytes:
         """Encode as JSON, with `json`, because msgspec cannot encode names that are not UTF-8."""
@@ -99,7 +102,7 @@ class LeftByCommand(Value):
         if self.held:
             moved = _listed([f"{_shown(path)} (now {_shown(now)})" for path, now in self.held])
             yield (
-                f"{MOVED_AWAY}: {moved}. Git would have run what they name. "
+                f"{MOVED_AWAY}: {moved}. The user's programs would have run what they name. "
                 "Tell the user; only the user can move them back."
             )
         if self.made:
@@ -160,7 +163,9 @@ def _within(path: str, others: Iterable[str]) -> bool:
     return any(path.startswith(f"{other}/") for other in others if other)
 
 
-def settle(workspace: str, before: AutorunPaths, sealed: frozenset[str]) -> LeftByCommand:
+def settle(
+    workspace: str, before: AutorunPaths, sealed: frozenset[str], *, brief: bool = True
+) -> LeftByCommand:
     """After a command: move away what git would run because of it, and report the rest.
 
     The command could not change a sealed file, so a change there is the work of another program
@@ -176,7 +181,11 @@ def settle(workspace: str, before: AutorunPaths, sealed: frozenset[str]) -> Left
         if not (path in firm or _within(path, firm) or _is_plain(workspace, path, found, after))
     }
     made = [
-        p for p, found in harmful.items() if found.kind is AutorunKind.OTHER and p not in sealed
+        p
+        for p, found in harmful.items()
+        if found.kind is AutorunKind.OTHER
+        and p not in sealed
+        and not (brief and _is_trusted(p, before))
     ]
     made += sorted(after.closed - before.closed)
     held = _held(before, after)  # moved by a gateway that was killed meanwhile
@@ -197,6 +206,16 @@ def settle(workspace: str, before: AutorunPaths, sealed: frozenset[str]) -> Left
             except OSError:
                 made.append(path)
     return LeftByCommand(tuple(sorted(held)), tuple(made))
+
+
+def _is_trusted(path: str, before: AutorunPaths) -> bool:
+    """Return whether a new file is where the user's programs may have been told to trust files.
+
+    One that was there before, and could not be sealed, is left: its former content is not known.
+    """
+    folder = path.rpartition("/")[0]
+    roots = {"", *(repository.removesuffix("/.git") for repository in before.repositories)}
+    return path not in before.found and folder in roots - {".git"}
 
 
 def _held(before: AutorunPaths, after: AutorunPaths) -> list[tuple[str, str]]:

@@ -15,12 +15,14 @@ mise.toml .tool-versions .husky/pre-commit .pre-commit-config.yaml .npmrc .yarnr
 .hg/hgrc .hg/sharedpath .HG/hgrc hgrc .sl/config .jj/repo/config.toml .envrc.local flake.nix
 .config/mise/config.toml mise/config.toml .config/mise/conf.d/a.toml .config/mise.toml
 lefthook-local.yml .lefthook-local.toml .git-hooks/pre_commit/a.rb .huskyrc.js .bazeliskrc
+.github/workflows/ci.yml .github/actions/x/action.yml .gitlab-ci.yml .circleci/config.yml Jenkinsfile
+.bashrc a/.zshrc .profile .emacs .emacs.d/init.el .vim/vimrc .tmux.conf .ssh/config .gitconfig .travis.yml
 sitecustomize.py .Rprofile .irbrc .iex.exs .ghci .mvn/jvm.config .lazy.lua crush.json .qwen/settings.json
 """.split()
 
 ORDINARY = """
-a.txt src/main.py Makefile package.json README.md .gitignore .gitattributes .gitmodules .github/x
-.github/workflows/ci.yml .bazelrc .cargo/config.toml git/config config hooks/x gitconfig .gitx
+a.txt src/main.py Makefile package.json README.md .gitignore .gitattributes .gitmodules
+github/x .bazelrc .cargo/config.toml git/config config hooks/x gitconfig .gitx
 envrc vscode/tasks.json AGENTS.md CLAUDE.md .env .editorconfig header ahead digit~1 ...
 mise/main.py .config/x.toml nix/x.nix pom.xml bin/mise .rspec .hgignore .python-version .nvmrc
 """.split()

@@ -13,6 +13,8 @@ from holdfast.core.approval.approval import (
 )
 from holdfast.core.approval.decision import decide_execution
 from holdfast.core.approval.execution import (
+    NOT_ORDINARY,
+    OUTSIDE,
     ExecutionRequest,
     Operator,
     Parsed,
@@ -32,7 +34,7 @@ from holdfast.core.approval.rules import (
     Permission,
     describe,
 )
-from tests.core.approval.test_approval import CONTEXT, REQUEST_TO_BUILD
+from tests.core.approval.test_approval import CONTEXT, REQUEST_TO_BUILD, SANDBOXED
 
 HERE = CommandPlace("/w", "/w/src")
 OUT = Redirect(RedirectKind.WRITE, "out", 1)
@@ -227,6 +229,15 @@ def test_output_into_a_file_needs_a_permission_and_a_plain_file() -> None:
         assert OUTPUT not in asked(refused, given(OUTPUT)).offers
     protected = asked(replace(writing, targets={"out": "a reason"}), given(OUTPUT))
     assert protected.choices == (Choice.ONCE, Choice.DENY) and "a reason" in protected.description
+
+
+@pytest.mark.promise("ASK-06", "PATH-03")
+def test_where_the_sandbox_is_enough_only_protected_paths_are_asked_for() -> None:
+    for why in (OUTSIDE, NOT_ORDINARY):
+        writing = with_redirects(request("ls", targets={"out": why}), OUT)
+        assert decide_execution(writing, SANDBOXED) == MayRun(Ground.CONFINED)
+        assert asked(writing).choices == (Choice.ONCE, Choice.DENY)
+    asked(with_redirects(request("ls", targets={"out": "a reason"}), OUT), SANDBOXED)
 
 
 @pytest.mark.promise("ASK-06")

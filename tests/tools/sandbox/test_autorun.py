@@ -474,10 +474,29 @@ async def test_without_seals_changed_files_are_restored(
     assert (place.one / ".git/config").read_text() == config
 
 
-async def test_files_that_an_editor_asks_about_are_reported(place: Place) -> None:
+@pytest.mark.promise("PATH-02")
+async def test_files_that_an_editor_asks_about_are_moved_away_where_it_may_trust_them(
+    place: Place,
+) -> None:
     _, left = leave(place, "mkdir -p a/.vscode && echo {} > a/.vscode/tasks.json && touch .envrc")
-    assert left == LeftByCommand(made=(".envrc", "a/.vscode"))
-    assert len(list(left.notes())) == 1
+    assert left.made == ("a/.vscode",)
+    assert [path for path, _ in left.held] == [".envrc"]
+    assert not (place.one / ".envrc").exists() and (place.one / left.held[0][1]).exists()
+    assert len(list(left.notes())) == 2
+
+
+@pytest.mark.promise("PATH-02")
+async def test_what_appears_while_a_command_runs_in_the_background_is_reported_only(
+    place: Place,
+) -> None:
+    confined = confine(place, "true")
+    confined.close()
+    (place.one / ".idea").mkdir()  # by an editor of the user
+    (place.one / ".idea" / "x.xml").touch()
+    assert confined.before is not None
+    before = autorun.Before(str(place.one), confined.before, confined.sealed)
+    assert autorun.Before.decode(before.encode()).settle() == LeftByCommand(made=(".idea",))
+    assert (place.one / ".idea" / "x.xml").exists()
 
 
 async def test_a_concurrent_change_by_the_user_stays(wrapped: Place) -> None:
