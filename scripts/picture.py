@@ -80,7 +80,7 @@ async def _converse(terminal: Emulator, model: ModelServer) -> None:
     deploy = model_server.call("terminal", json.dumps({"command": "make deploy"}))
     model.then(model_server.calls(change), model_server.calls(deploy))
     await terminal.say("correct it and deploy")
-    await terminal.until("eny ?")
+    await terminal.until("[n] no")
 
 
 def _rows(rows: Sequence[Sequence[Char]]) -> list[list[Char]]:

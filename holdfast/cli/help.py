@@ -164,7 +164,7 @@ exit codes: 0 done; 1 no such message, or too late; 2 the prefix matches several
 """
 AUDIT = """Show who allowed what, and verify that the record is complete.
 
-  holdfast audit                     show the latest entries: approvals, denials, rules, changed files
+  holdfast audit                     show the latest entries: approvals, rules, changed files
   holdfast audit --run RUN           only entries about that run
   holdfast audit verify              check whether any entry was changed, moved or removed
 
