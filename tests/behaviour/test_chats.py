@@ -153,7 +153,7 @@ async def test_a_button_answers_what_it_was_shown_for_once(both: Bot) -> None:
     token = secrets.token_hex(6)
     question = await question_in(both, chat, f"echo {token} > made; cat made")
     buttons = both.buttons(question)
-    assert set(buttons) == {"Allow once", "Deny"}  # what it writes cannot be told in a rule
+    assert set(buttons) == {"Allow once", "Allow in this session", "Deny"}
     both.telegram.click(question, buttons["Allow once"])
     await both.hears(chat, token, 2)
     changed = await both.hears(chat, "Allowed once")

@@ -38,6 +38,8 @@ EXCUSED = {
     "holdfast/journal/sqlite/journal.py time.monotonic": "how old the last look at the disk's free space is",
     "holdfast/tools/fs/tree.py time.monotonic": "bounds a walk in a worker thread; no one waits by it",
     "holdfast/tools/fs/tree.py time.time_ns": "is compared with the times that files have",
+    "holdfast/tools/snapshot/scan.py time.time_ns": "the same",
+    "holdfast/tools/snapshot/workspace.py time.time_ns": "the same",
 }
 
 
