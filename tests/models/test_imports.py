@@ -20,10 +20,11 @@ MOST = 2.0  # a bare interpreter takes about 10 ms, so this is 20 ms
 
 # In a process that has imported the engine, as a gateway has; each import in a fork of its own.
 MEASURE = """
-import os, sys, time
+import gc, os, sys, time
 bare = time.process_time()
 import holdfast.app.engine
 from importlib import import_module
+gc.disable()  # a collection that falls due is not the cost of an import
 def cost(name):
     reading, writing = os.pipe()
     if not os.fork():

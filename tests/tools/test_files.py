@@ -655,7 +655,7 @@ async def test_a_patch_is_shown_in_whole_lines(
 
 
 async def test_ordinary_writes_need_no_approval(context: Context, workspace: Path) -> None:
-    for path in ("a.py", "new/dir/Makefile", "config", "hooks/x", ".gitignore", ".github/x.yml"):
+    for path in ("a.py", "new/dir/Makefile", "config", "hooks/x", ".gitignore", "docs/ci.yml"):
         assert await permitted(context, "write_file", path=path, content="x") == tool.ToolAllowed()
     later = msgspec.structs.replace(context, workspace=workspace / "later")
     assert await permitted(later, "write_file", path="a", content="x") == tool.ToolAllowed()

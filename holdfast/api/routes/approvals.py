@@ -11,6 +11,7 @@ from holdfast.api.schema.health import SandboxObject
 from holdfast.core.approval.approval import Choice
 from holdfast.core.intents import Answer
 from holdfast.core.types import RequestId, RunId
+from holdfast.engine.permission import check_admin
 from holdfast.errors import Refused
 
 PAGE = 1_000  # approvals on one page
@@ -85,6 +86,7 @@ async def rules(context: RouteContext, request: web.Request) -> web.Response:
 
 async def allow(context: RouteContext, request: web.Request) -> web.Response:
     """Add a standing permission for commands."""
+    check_admin(context.by)  # before the body: it is not read for others
     body = await context.read(request, schema.RuleRequest)
     name, rule = await context.gateway.allow(context.by, body.pattern)
     return json_response(schema.RuleObject(name, rule))

@@ -49,8 +49,11 @@ async def publish(context: RouteContext, request: web.Request) -> web.Response:
 async def close_port(context: RouteContext, request: web.Request) -> web.Response:
     """Close a published port."""
     by, process_id = context.asking(request), _named(request)
-    port = int(request.match_info["port"])
-    return json_response(_object(await context.gateway.background.close_port(by, process_id, port)))
+    if not (named := request.match_info["port"]).isdecimal() or len(named) > 5:
+        raise requests.invalid("`port` must be the number of a port.", "port")
+    return json_response(
+        _object(await context.gateway.background.close_port(by, process_id, int(named)))
+    )
 
 
 def _named(request: web.Request) -> ProcessId:
@@ -97,7 +100,7 @@ ENDPOINTS = (
         errors=(403, 409, 503),
     ),
     Endpoint(
-        *("DELETE", f"{_ONE}/ports/{{port:\\d{{1,5}}}}", close_port, "Close a published port"),
+        *("DELETE", f"{_ONE}/ports/{{port}}", close_port, "Close a published port"),
         schema.ProcessObject,
         errors=(403, 503),
     ),

@@ -176,9 +176,10 @@ class Snapshots:
     def _unload(self, path: str) -> None:
         at = self._loaded.pop(path, None)
         if at is not None:
-            with suppress(sqlite3.Error, OSError):
+            with suppress(sqlite3.Error):
                 for call in self._over.pop(path, ()):
                     at.forget(call)
+            with suppress(sqlite3.Error, OSError):
                 at.close()
 
 

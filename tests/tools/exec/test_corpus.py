@@ -95,6 +95,7 @@ async def it(tmp_path: Path) -> AsyncIterator[Desk]:
         furnish(made.workspace)
         yield made
         await made.spawner.aclose()
+        tasks.cancel_scope.cancel()
 
 
 def context(workspace: Path) -> ExecutionContext:
