@@ -287,6 +287,7 @@ async def test_a_grep_that_is_busybox_is_asked_about_before_it_reads_directories
         request = replace(request, what=parse("grep x"))
         assert decide_execution(request, context(it.workspace)) == MayRun(Ground.HARMLESS)
         await it.spawner.aclose()
+        tasks.cancel_scope.cancel()
 
 
 class ContainerDesk(SystemDesk):
@@ -310,6 +311,7 @@ async def test_in_a_container_grep_is_asked_about_before_it_reads_directories(
         assert isinstance(await decided(it, "grep -r x"), MustAsk)
         assert await decided(it, "grep x") == MayRun(Ground.HARMLESS)
         await it.spawner.aclose()
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_link_that_may_not_be_read_is_no_reason_to_fail(it: Desk) -> None:
